@@ -1,0 +1,34 @@
+# opgraft_add_op(DIR): the operator folder DIR (op.yaml, *.cc) becomes the shared object <name>.so,
+# <name> being the folder's, with hidden symbols and its op.yaml in an ELF note.
+# Needs: OPGRAFT_INCLUDE_DIRS, OPGRAFT_MANIFEST_TOOL, OPGRAFT_OPS_DIR (output).
+function(opgraft_add_op dir)
+  get_filename_component(dir "${dir}" ABSOLUTE)
+  get_filename_component(name "${dir}" NAME)
+  set(target op_${name})
+  set(gen "${CMAKE_CURRENT_BINARY_DIR}/gen/${name}")
+  file(MAKE_DIRECTORY "${gen}")
+  file(GLOB sources CONFIGURE_DEPENDS "${dir}/*.cc")
+  add_custom_command(
+    OUTPUT "${gen}/op_manifest.h" "${gen}/op_manifest.S"
+    COMMAND ${OPGRAFT_MANIFEST_TOOL} "${dir}/op.yaml" "${gen}"
+    DEPENDS "${dir}/op.yaml" ${OPGRAFT_MANIFEST_TOOL} VERBATIM)
+  # .incbin reads op.yaml: the object must follow it.
+  set_source_files_properties("${gen}/op_manifest.S" PROPERTIES OBJECT_DEPENDS "${dir}/op.yaml")
+  set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS "${gen}/op_manifest.h")
+  add_library(${target} MODULE ${sources} "${gen}/op_manifest.S" "${gen}/op_manifest.h")
+  target_include_directories(${target} PRIVATE "${dir}" "${gen}" ${OPGRAFT_INCLUDE_DIRS})
+  target_compile_definitions(${target} PRIVATE OPGRAFT_BUILDING_OP
+    "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)")
+  # SSE4 is the baseline of every op; wider targets are chosen at run time.
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CXX>:-msse4.2 -mpclmul -maes -fno-math-errno -fno-gnu-unique -Wno-address -Wno-restrict -Wno-unused-parameter>)
+  if(OPGRAFT_ONE_TARGET)
+    target_compile_definitions(${target} PRIVATE OPGRAFT_ONE_TARGET HWY_COMPILE_ONLY_STATIC)
+  endif()
+  set_target_properties(${target} PROPERTIES
+    PREFIX "" OUTPUT_NAME "${name}" CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
+    LIBRARY_OUTPUT_DIRECTORY "${OPGRAFT_OPS_DIR}")
+  target_link_options(${target} PRIVATE -Wl,--no-undefined -Wl,-z,now -Wl,--as-needed)
+  set_property(GLOBAL APPEND PROPERTY OPGRAFT_OPS ${target})
+endfunction()

@@ -1,0 +1,77 @@
+// MindSpore's AOT Custom contract on CPU, seen from an operator: the AotExtra object, and how its
+// getters are called whatever std::string ABI the host was built with.
+//
+//   int Op(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes,
+//          void *stream, void *extra)
+//
+// params = inputs, outputs, workspaces; ndims, shapes and dtypes cover inputs and outputs only.
+// Return 0 for success. OpInit, OpInferShape and OpInferType are found by suffix.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <string>
+#include <vector>
+
+namespace opgraft::mindspore {
+
+// AotExtra: vptr, workspace list, kernel data; 40 bytes. Never built here, only read.
+struct AotExtra {
+  void **vtable;
+  std::vector<size_t> workspace;
+  void *kernel_data;
+};
+enum Slot { kHasAttr = 2, kBool, kInt, kFloat, kString, kInts, kFloats, kInts2D, kFloats2D };
+
+// A string argument that both libstdc++ string ABIs read alike. The old ABI sees one pointer to
+// characters with {length, capacity, reference count} before them; the new ABI sees pointer, length
+// and an inline buffer. Placing the characters in the new ABI's inline buffer makes both true: the
+// word before the object is the old length, the pointer itself serves as the (large) capacity, and
+// the new length as the reference count, which is positive, so a copy shares and never frees.
+// Holds names of 1 to 15 characters.
+class Name {
+ public:
+  explicit Name(const char *name) {
+    size_t n = std::strlen(name);
+    words_[0] = n;                                         // old: length
+    words_[1] = reinterpret_cast<uint64_t>(&words_[3]);    // both: characters; old: capacity
+    words_[2] = n;                                         // new: length; old: reference count
+    words_[3] = words_[4] = 0;
+    std::memcpy(&words_[3], name, n < 16 ? n : 15);
+  }
+  void *get() { return &words_[1]; }
+  Name(const Name &) = delete;
+
+ private:
+  uint64_t words_[6] = {};
+};
+
+// Calls getter `slot`; a class result comes back through a hidden pointer, as the Itanium ABI has it
+// for any type that is not trivially copyable.
+template <class R> R get(AotExtra *extra, Slot slot, const char *name) {
+  Name n(name);
+  return reinterpret_cast<R (*)(AotExtra *, void *)>(extra->vtable[slot])(extra, n.get());
+}
+
+inline bool has_attr(AotExtra *extra, const char *name) {
+  return extra && get<bool>(extra, kHasAttr, name);
+}
+
+// The string result under either ABI: the old one writes one word, the new one four.
+inline std::string get_string(AotExtra *extra, const char *name) {
+  struct Result {
+    uint64_t w[4];
+    Result() : w{0, ~0ull, ~0ull, ~0ull} {}
+    Result(const Result &) = delete;
+    ~Result() {}  // not trivial: returned through a pointer
+  };
+  Name n(name);
+  Result r = reinterpret_cast<Result (*)(AotExtra *, void *)>(extra->vtable[kString])(extra, n.get());
+  auto *chars = reinterpret_cast<const char *>(r.w[0]);
+  bool new_abi = r.w[1] != ~0ull;
+  std::string s(chars, new_abi ? r.w[1] : reinterpret_cast<const uint64_t *>(chars)[-3]);
+  if (new_abi && chars != reinterpret_cast<const char *>(&r.w[2])) ::operator delete(const_cast<char *>(chars));
+  return s;  // an old-ABI result keeps its one reference: its heap belongs to the host
+}
+
+}  // namespace opgraft::mindspore
