@@ -1,0 +1,54 @@
+// Graph passes: each returns whether it changed the graph.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "infer/graph.h"
+
+namespace opgraft::passes {
+
+bool fold_constants(Graph &graph, const Registry &registry);
+bool remove_dead_code(Graph &graph, const Registry &registry);
+bool merge_common(Graph &graph, const Registry &registry);
+
+// A pattern: a small program in primitive names (docs/adding_an_op.md, "replaces") bound to the op
+// that computes it, or any graph with free inputs and a replacement graph with the same inputs.
+struct Rule {
+  std::string name;                             // for reports: "SwiGLU@1.0.0"
+  std::string op;                               // op to put in place (else `replacement`)
+  std::string program;                          // pattern text; empty where `pattern` is given
+  std::shared_ptr<const Graph> pattern, replacement;
+};
+
+struct Swap {
+  std::string op, node;  // op put in, name of the new node
+  NodeId id = kNone;
+  double max_abs = -1, mean_abs = -1, ms_before = -1, ms_after = -1;  // -1: not proven
+};
+struct Left {
+  std::string op, node, why;
+};
+struct Report {
+  int matched = 0;
+  std::vector<Swap> swapped;
+  std::vector<Left> left;
+  std::string json() const;
+};
+
+struct ProofOptions {
+  // Input sets for the whole model; one set, sizes of every symbolic dimension are varied by the caller.
+  std::vector<std::vector<Tensor>> inputs;
+  bool only_faster = false;  // keep a swap only when at least 5 % faster, in interleaved runs
+};
+
+// Rules of every registered op's `replaces:`, larger patterns first.
+std::vector<Rule> rules_of(const Registry &registry);
+
+// Puts ops in place of the subgraphs that the rules match. With `proof`, each swap and then the whole
+// model is compared with what it replaces; a swap that disagrees is undone and reported.
+Report substitute(Graph &graph, const Registry &registry, const std::vector<Rule> &rules,
+                  const ProofOptions *proof = nullptr);
+
+}  // namespace opgraft::passes

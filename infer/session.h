@@ -1,0 +1,67 @@
+// Plan (immutable, one per shape signature), Model (graph, packed weights, plan cache; shared) and
+// Session (buffers; one per thread).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "infer/graph.h"
+
+namespace opgraft {
+
+struct Plan;  // infer/plan.h
+
+struct ModelStats {
+  size_t plans_made = 0, plans_cached = 0;
+  size_t packed_bytes = 0;
+};
+
+class Model {
+ public:
+  // Takes the graph as it is (run passes first). Nodes must have been inferred.
+  explicit Model(std::shared_ptr<const Graph> graph);
+  ~Model();
+  const Graph &graph() const { return *graph_; }
+  // The plan for concrete input shapes; made once per signature, thread-safe, LRU-bounded.
+  std::shared_ptr<const Plan> plan(const std::vector<Shape> &input_shapes);
+  ModelStats stats() const;
+
+ private:
+  std::shared_ptr<const Graph> graph_;
+  struct Cache;
+  std::unique_ptr<Cache> cache_;
+};
+
+// Sees every instruction as it has run: node id, outputs, nanoseconds.
+using Observer = std::function<void(NodeId, const opgraft_call &, int64_t ns)>;
+
+class Session {
+ public:
+  explicit Session(std::shared_ptr<Model> model);
+  ~Session();
+  // Runs on inputs in graph order (dtype and shape are checked). The result tensors are new and the
+  // caller's. Throws Error or GraphError naming input or node.
+  std::vector<Tensor> run(const std::vector<Tensor> &inputs);
+  // The same into caller's outputs of the right types: allocates nothing in a steady state.
+  void run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs);
+  void set_observer(Observer observer);  // empty: none
+  size_t arena_bytes() const;            // of the plan used last
+  size_t intermediate_bytes() const;     // sum of all its intermediates, unshared
+  const Model &model() const { return *model_; }
+
+ private:
+  struct State;
+  std::shared_ptr<Model> model_;
+  std::unique_ptr<State> state_;
+};
+
+// Runs one op eagerly: infer, allocate, kernel. Constant inputs' values are shown to infer.
+std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, const Attrs &attrs);
+
+// Cost and shares of each node over `runs` runs, as JSON (docs/engine.md gives the fields).
+std::string profile_json(Session &session, const std::vector<Tensor> &inputs, int runs);
+
+}  // namespace opgraft

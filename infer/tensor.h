@@ -1,0 +1,54 @@
+// A tensor that owns or shares its bytes: row-major, contiguous, 64-byte aligned when allocated here.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "opgraft/op.h"
+
+namespace opgraft {
+
+struct TensorType {
+  int32_t dtype = OPGRAFT_UNKNOWN;
+  Shape dims;  // negative: -1 unknown, below that a symbol's id
+  bool ranked = true;  // false: not even the rank is known
+  bool operator==(const TensorType &) const = default;
+  bool concrete() const { return ranked && element_count(dims) >= 0; }
+  std::string text() const { return std::string(dtype_name(dtype)) + (ranked ? to_string(dims) : "(*)"); }
+};
+
+class Tensor {
+ public:
+  Tensor() = default;
+  // Uninitialised. Throws std::bad_alloc, or Error when the byte count overflows.
+  Tensor(int32_t dtype, Shape dims);
+  // Shares memory that `owner` keeps alive (a NumPy array, a mapped file).
+  Tensor(int32_t dtype, Shape dims, void *data, std::shared_ptr<void> owner)
+      : dtype_(dtype), dims_(std::move(dims)), data_(data), owner_(std::move(owner)) {}
+
+  int32_t dtype() const { return dtype_; }
+  const Shape &dims() const { return dims_; }
+  int64_t size() const { return element_count(dims_); }
+  size_t bytes() const { return size_t(size()) * dtype_size(dtype_); }
+  void *data() const { return data_; }
+  template <class T> T *data() const { return static_cast<T *>(data_); }
+  explicit operator bool() const { return dtype_ != OPGRAFT_UNKNOWN; }
+  TensorType type() const { return {dtype_, dims_, true}; }
+  const std::shared_ptr<void> &owner() const { return owner_; }
+  // The view that the ABI takes; valid while this Tensor lives and is not changed.
+  opgraft_tensor view() const { return {data_, dims_.data(), int32_t(dims_.size()), dtype_, size()}; }
+
+  static Tensor of(std::initializer_list<int64_t> values);   // int64[n]
+  static Tensor scalar(float value);
+
+ private:
+  int32_t dtype_ = OPGRAFT_UNKNOWN;
+  Shape dims_;
+  void *data_ = nullptr;
+  std::shared_ptr<void> owner_;
+};
+
+// `bytes` of 64-byte aligned memory (never null for 0).
+std::shared_ptr<void> allocate(size_t bytes);
+
+}  // namespace opgraft
