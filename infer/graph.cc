@@ -1,0 +1,219 @@
+#include "infer/graph.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "infer/native.h"
+
+namespace opgraft {
+namespace {
+
+std::string shape_text(const TensorType &t, const Symbols &symbols) {
+  if (!t.ranked) return std::string(dtype_name(t.dtype)) + "(*)";
+  std::string s = std::string(dtype_name(t.dtype)) + "(";
+  for (size_t i = 0; i < t.dims.size(); ++i) s += (i ? ", " : "") + symbols.text(t.dims[i]);
+  return s + (t.dims.size() == 1 ? ",)" : ")");
+}
+
+void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
+  std::vector<std::pair<std::string_view, int32_t>> bound;
+  for (size_t i = 0; i < dtypes.size(); ++i) {
+    auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
+    std::string_view name = t.name;
+    auto set = std::find_if(m.dtypes.begin(), m.dtypes.end(), [&](auto &d) { return d.first == t.dtype; });
+    if (set == m.dtypes.end()) {
+      if (dtypes[i] != dtype_from_name(t.dtype))
+        throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must be {}, got {}", m.name, name, t.dtype, dtype_name(dtypes[i])));
+      continue;
+    }
+    if (std::find(set->second.begin(), set->second.end(), dtypes[i]) == set->second.end()) {
+      std::string names;
+      for (int32_t d : set->second) names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
+      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must be one of {}, got {}", m.name, name, names, dtype_name(dtypes[i])));
+    }
+    auto seen = std::find_if(bound.begin(), bound.end(), [&](auto &b) { return b.first == t.dtype; });
+    if (seen == bound.end()) bound.emplace_back(t.dtype, dtypes[i]);
+    else if (seen->second != dtypes[i])
+      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must equal {}.dtype {}, got {}", m.name, name,
+                                                    m.inputs[0].name, dtype_name(seen->second), dtype_name(dtypes[i])));
+  }
+}
+
+}  // namespace
+
+void check_arguments(const Manifest &m, const std::vector<int32_t> &dtypes) {
+  int n = int(dtypes.size()), least = m.least_inputs(), most = m.variadic() ? 1 << 20 : int(m.inputs.size());
+  if (n < least || n > most)
+    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: takes {} inputs, got {}", m.name,
+                                                   least == most ? std::to_string(least) : m.variadic() ? fmt::format("at least {}", least) : fmt::format("{} to {}", least, most), n));
+  check_dtypes(m, dtypes);
+}
+
+Inferred infer_native(const Op &op, const std::vector<opgraft_tensor> &inputs, const FlatAttrs &attrs, Symbols *symbols) {
+  constexpr int kMost = 64;
+  Inferred out;
+  int64_t dims[kMost][OPGRAFT_MAX_RANK], values[kMost][OPGRAFT_MAX_VALUES];
+  opgraft_shape room[kMost];
+  for (int i = 0; i < kMost; ++i) room[i] = {dims[i], values[i], 0, 0, -1};
+  opgraft_infer_args args{sizeof args, int32_t(inputs.size()), attrs.size(), kMost, inputs.data(), attrs.data(), room, nullptr, symbols};
+  if (symbols)
+    args.dim_op = [](void *s, char o, int64_t a, int64_t b) { return static_cast<Symbols *>(s)->op(o, a, b); };
+  if (int status = op.native->infer(&args)) throw Error(status & 0xff, last_error(op, status));
+  for (int i = 0; i < args.n_outputs; ++i) {
+    if (room[i].ndim < 0 || room[i].ndim > OPGRAFT_MAX_RANK || dtype_size(room[i].dtype) == 0)
+      throw Error(OPGRAFT_INTERNAL, fmt::format("{}: infer stated an impossible output {}", op.name(), i));
+    out.types.push_back({room[i].dtype, Shape(dims[i], dims[i] + room[i].ndim), true});
+    out.values.emplace_back();
+    if (room[i].n_values >= 0 && room[i].n_values <= OPGRAFT_MAX_VALUES && room[i].dtype == OPGRAFT_INT64)
+      out.values.back().emplace(values[i], values[i] + room[i].n_values);
+  }
+  return out;
+}
+
+std::string last_error(const Op &op, int status) {
+  const char *text = op.native->last_error ? op.native->last_error() : nullptr;
+  return text && *text ? text : fmt::format("{}: failed with status {}", op.name(), status & 0xff);
+}
+
+ValueId Graph::add_input(std::string input_name, TensorType type) {
+  Value v;
+  v.kind = Value::kInput;
+  v.name = std::move(input_name);
+  v.type = std::move(type);
+  v.index = int32_t(inputs.size());
+  values_.push_back(std::move(v));
+  inputs.push_back(ValueId(values_.size() - 1));
+  return inputs.back();
+}
+
+ValueId Graph::add_constant(Tensor data, std::string constant_name, bool parameter) {
+  Value v;
+  v.kind = Value::kConstant;
+  v.type = data.type();
+  v.name = constant_name.empty() ? fmt::format("const{}", values_.size()) : std::move(constant_name);
+  v.parameter = parameter;
+  if (data.dtype() == OPGRAFT_INT64 && data.dims().size() <= 1 && data.size() <= OPGRAFT_MAX_VALUES)
+    v.known.emplace(data.data<int64_t>(), data.data<int64_t>() + data.size());
+  v.constant = std::move(data);
+  values_.push_back(std::move(v));
+  return ValueId(values_.size() - 1);
+}
+
+NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<ValueId> in, Attrs attrs, std::string node_name) {
+  Node n;
+  auto at = op.find('@');
+  if (at != std::string::npos) n.spec = op;
+  n.op = op.substr(0, at);
+  n.impl = registry.resolve(op);
+  n.name = node_name.empty() ? fmt::format("{}_{}", n.op, nodes_.size()) : std::move(node_name);
+  n.inputs = std::move(in);
+  n.attrs = complete_attrs(n.impl->manifest, attrs);
+  NodeId id = NodeId(nodes_.size());
+  nodes_.push_back(std::move(n));
+  try {
+    infer_node(id);
+  } catch (...) {
+    nodes_.pop_back();
+    throw;
+  }
+  order_.push_back(id);
+  return id;
+}
+
+void Graph::infer_node(NodeId id) {
+  Node &n = nodes_[size_t(id)];
+  std::vector<opgraft_tensor> in;
+  std::vector<int32_t> dtypes;
+  bool ranked = true;
+  for (ValueId v : n.inputs) {
+    Value &x = values_[size_t(v)];
+    ranked = ranked && x.type.ranked;
+    void *data = x.kind == Value::kConstant ? x.constant.data() : x.known ? x.known->data() : nullptr;
+    in.push_back({data, x.type.dims.data(), int32_t(x.type.dims.size()), x.type.dtype, element_count(x.type.dims)});
+    dtypes.push_back(x.type.dtype);
+  }
+  auto fail = [&](const Error &e) {
+    std::string shapes;
+    for (ValueId v : n.inputs) shapes += (shapes.empty() ? "" : ", ") + shape_text(values_[size_t(v)].type, symbols);
+    throw GraphError(e.status, fmt::format("node {}: {} [inputs: {}]", n.name, e.what(), shapes));
+  };
+  Inferred r;
+  try {
+    check_arguments(n.impl->manifest, dtypes);
+    if (!ranked) throw Error(OPGRAFT_UNSUPPORTED, n.op + ": an input of unknown rank");
+    r = infer_native(*n.impl, in, FlatAttrs(n.attrs), &symbols);
+  } catch (const Error &e) {
+    fail(e);
+  }
+  if (!n.outputs.empty() && n.outputs.size() != r.types.size())
+    fail(Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: has {} outputs in the model, infers {}", n.op, n.outputs.size(), r.types.size())));
+  for (size_t i = 0; i < r.types.size(); ++i) {
+    if (n.outputs.size() <= i) {
+      Value v;
+      v.name = r.types.size() == 1 ? n.name : fmt::format("{}:{}", n.name, i);
+      v.producer = id;
+      v.index = int32_t(i);
+      n.outputs.push_back(ValueId(values_.size()));
+      values_.push_back(std::move(v));
+    }
+    Value &v = values_[size_t(nodes_[size_t(id)].outputs[i])];
+    v.type = std::move(r.types[i]);
+    v.known = std::move(r.values[i]);
+  }
+}
+
+void Graph::infer() {
+  for (NodeId id : order_) infer_node(id);
+}
+
+std::vector<std::vector<NodeId>> Graph::users() const {
+  std::vector<std::vector<NodeId>> out(values_.size());
+  for (NodeId id : order_)
+    for (ValueId v : nodes_[size_t(id)].inputs) out[size_t(v)].push_back(id);
+  return out;
+}
+
+void Graph::replace_uses(ValueId from, ValueId to) {
+  for (NodeId id : order_)
+    for (ValueId &v : nodes_[size_t(id)].inputs)
+      if (v == from) v = to;
+  for (ValueId &v : outputs)
+    if (v == from) v = to;
+}
+
+void Graph::sweep() {
+  std::erase_if(order_, [&](NodeId id) { return nodes_[size_t(id)].dead; });
+}
+
+std::string Graph::dump() const {
+  std::string s = fmt::format("graph {}(", name);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    s += fmt::format("{}%{} {}: {}", i ? ", " : "", inputs[i], value(inputs[i]).name, shape_text(value(inputs[i]).type, symbols));
+  s += ")\n";
+  auto show = [&](ValueId v) {
+    const Value &x = value(v);
+    if (x.kind != Value::kConstant) return fmt::format("%{}", v);
+    if (x.parameter) return fmt::format("@{}", x.name);
+    if (x.constant.size() == 1 && x.type.dtype == OPGRAFT_FLOAT32) return fmt::format("{}", *x.constant.data<float>());
+    if (x.known) {
+      std::string list;
+      for (int64_t k : *x.known) list += (list.empty() ? "" : ", ") + std::to_string(k);
+      return "[" + list + "]";
+    }
+    return fmt::format("const {}", shape_text(x.type, symbols));
+  };
+  for (NodeId id : order_) {
+    const Node &n = node(id);
+    std::string left, right;
+    for (ValueId v : n.outputs) left += fmt::format("{}%{}: {}", left.empty() ? "" : ", ", v, shape_text(value(v).type, symbols));
+    for (ValueId v : n.inputs) right += (right.empty() ? "" : ", ") + show(v);
+    for (auto &[k, v] : n.attrs) right += fmt::format("{}{}={}", right.empty() ? "" : ", ", k, attr_text(v));
+    s += fmt::format("  {} = {}({})  # {}\n", left, n.spec.empty() ? n.op : n.spec, right, n.name);
+  }
+  s += "  return ";
+  for (size_t i = 0; i < outputs.size(); ++i) s += (i ? ", " : "") + show(outputs[i]);
+  return s + "\n";
+}
+
+}  // namespace opgraft

@@ -1,0 +1,293 @@
+#include "infer/plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "infer/memory.h"
+
+namespace opgraft {
+
+const void *PackedWeights::get(const Op &op, const opgraft_infer_args &args, int32_t input, const std::string &attrs_text) {
+  if (!op.native->prepare) return nullptr;
+  const void *data = args.inputs[input].data;
+  auto [low, high] = entries_.equal_range(data);
+  for (auto it = low; it != high; ++it)
+    if (it->second.op == &op && it->second.input == input && it->second.attrs == attrs_text) return it->second.blob.get();
+  uint64_t bytes = 0;
+  if (int status = op.native->prepare(&args, input, nullptr, &bytes)) throw Error(status & 0xff, last_error(op, status));
+  std::shared_ptr<void> blob;
+  if (bytes) {
+    blob = allocate(bytes);
+    if (int status = op.native->prepare(&args, input, blob.get(), &bytes)) throw Error(status & 0xff, last_error(op, status));
+    bytes_ += bytes;
+  }
+  return entries_.emplace(data, Entry{&op, data, input, attrs_text, blob})->second.blob.get();
+}
+
+namespace {
+
+class Planner {
+ public:
+  Planner(const Graph &graph, const std::vector<std::shared_ptr<FlatAttrs>> &attrs, PackedWeights &weights)
+      : g_(graph), attrs_(attrs), weights_(weights), plan_(std::make_shared<Plan>()), v_(graph.value_count()) {}
+
+  std::shared_ptr<const Plan> make(const std::vector<Shape> &input_shapes) {
+    bind_inputs(input_shapes);
+    infer_all();
+    alias_and_live();
+    place();
+    emit();
+    return plan_;
+  }
+
+ private:
+  // What the planner knows of one value.
+  struct Info {
+    TensorType type;
+    std::optional<std::vector<int64_t>> known;
+    const Tensor *constant = nullptr;  // its bytes, when they are known now
+    ValueId root = kNone;              // whose buffer it lies in
+    int32_t last_use = -1;             // of a root: step after which its bytes are free
+    Place place;
+    bool placed = false;
+  };
+  struct Step {
+    NodeId node;
+    bool view = false;  // nothing runs: the output is the input's buffer
+    size_t workspace = 0, workspace_offset = 0;
+  };
+
+  Info &info(ValueId v) { return v_[size_t(v)]; }
+
+  void bind_inputs(const std::vector<Shape> &shapes) {
+    if (shapes.size() != g_.inputs.size())
+      throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: takes {} inputs, got {}", g_.inputs.size(), shapes.size()));
+    plan_->input_shapes = shapes;
+    std::vector<int64_t> bound(g_.symbols.free_count(), -1);
+    for (size_t i = 0; i < shapes.size(); ++i) {
+      const Value &in = g_.value(g_.inputs[i]);
+      auto bad = [&] {
+        std::string want;
+        for (int64_t d : in.type.dims) want += (want.empty() ? "" : ", ") + g_.symbols.text(d);
+        throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: input {}.shape must be ({}), got {}", in.name, want, to_string(shapes[i])));
+      };
+      if (in.type.dims.size() != shapes[i].size()) bad();
+      for (size_t k = 0; k < shapes[i].size(); ++k) {
+        int64_t want = in.type.dims[k], got = shapes[i][k];
+        if (got < 0 || (want >= 0 && want != got)) bad();
+        if (int f = g_.symbols.free_index(want); f >= 0) {
+          int64_t &slot = bound[size_t(f)];
+          if (slot >= 0 && slot != got) bad();
+          slot = got;
+        }
+      }
+      info(g_.inputs[i]).type = {in.type.dtype, shapes[i], true};
+    }
+  }
+
+  // Shapes of every node again, now concrete; values that follow from shapes become constants.
+  void infer_all() {
+    for (size_t i = 0; i < v_.size(); ++i)
+      if (const Value &x = g_.value(ValueId(i)); x.kind == Value::kConstant) {
+        v_[i].type = x.type;
+        v_[i].constant = &x.constant;
+      }
+    for (NodeId id : g_.order()) {
+      const Node &n = g_.node(id);
+      in_.clear();
+      for (ValueId x : n.inputs) {
+        auto &t = info(x);
+        in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
+      }
+      Step step{id};
+      try {
+        Inferred r = infer_native(*n.impl, in_, *attrs_[size_t(id)], nullptr);
+        bool all_known = true;
+        for (size_t i = 0; i < n.outputs.size(); ++i) {
+          Info &o = info(n.outputs[i]);
+          o.type = std::move(r.types.at(i));
+          if (!o.type.concrete())
+            throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: output {} depends on values that are not known at plan time, got shape {}", n.op, i, to_string(o.type.dims)));
+          bool known = r.values[i] && std::all_of(r.values[i]->begin(), r.values[i]->end(), [](int64_t d) { return d >= 0 || d == -1; });
+          if (!known) {
+            all_known = false;
+            continue;
+          }
+          Tensor t(OPGRAFT_INT64, o.type.dims);
+          if (size_t(t.size()) != r.values[i]->size()) throw Error(OPGRAFT_INTERNAL, n.op + ": infer stated values that do not fit its shape");
+          std::copy(r.values[i]->begin(), r.values[i]->end(), t.data<int64_t>());
+          made_.push_back(std::make_unique<Tensor>(std::move(t)));
+          o.constant = made_.back().get();
+        }
+        if (all_known) continue;  // folded: nothing to run
+        if (n.impl->native->workspace) {
+          opgraft_infer_args args = infer_args(id);
+          uint64_t bytes = 0;
+          if (int status = n.impl->native->workspace(&args, &bytes)) throw Error(status & 0xff, last_error(*n.impl, status));
+          step.workspace = bytes;
+        }
+      } catch (const Error &e) {
+        std::string shapes;
+        for (ValueId x : n.inputs) shapes += (shapes.empty() ? "" : ", ") + info(x).type.text();
+        throw GraphError(e.status, fmt::format("node {}: {} [inputs: {}]", n.name, e.what(), shapes));
+      }
+      for (auto [o, i] : n.impl->manifest.view)
+        if (n.outputs.size() == 1 && o == 0 && size_t(i) < n.inputs.size() &&
+            bytes_of(info(n.outputs[0])) == bytes_of(info(n.inputs[size_t(i)])))
+          step.view = true;
+      steps_.push_back(step);
+    }
+  }
+
+  static size_t bytes_of(const Info &x) { return size_t(element_count(x.type.dims)) * dtype_size(x.type.dtype); }
+
+  opgraft_infer_args infer_args(NodeId id) {
+    auto &a = *attrs_[size_t(id)];
+    return {sizeof(opgraft_infer_args), int32_t(in_.size()), a.size(), 0, in_.data(), a.data(), nullptr, nullptr, nullptr};
+  }
+
+  // Views and in-place results share their input's buffer; a buffer lives to its last use.
+  void alias_and_live() {
+    std::vector<int32_t> uses(v_.size(), 0);  // remaining uses per root
+    for (size_t i = 0; i < v_.size(); ++i) v_[i].root = ValueId(i);
+    std::vector<ValueId> view_root(v_.size());
+    for (size_t i = 0; i < v_.size(); ++i) view_root[i] = ValueId(i);
+    for (auto &s : steps_) {
+      const Node &n = g_.node(s.node);
+      if (s.view) view_root[size_t(n.outputs[0])] = view_root[size_t(n.inputs[size_t(n.impl->manifest.view[0].second)])];
+      else for (ValueId x : n.inputs) ++uses[size_t(view_root[size_t(x)])];
+    }
+    for (ValueId o : g_.outputs) uses[size_t(view_root[size_t(o)])] += 1 << 20;  // never dies
+    for (size_t k = 0; k < steps_.size(); ++k) {
+      const Node &n = g_.node(steps_[k].node);
+      if (steps_[k].view) {
+        info(n.outputs[0]).root = info(n.inputs[size_t(n.impl->manifest.view[0].second)]).root;
+        continue;
+      }
+      for (ValueId x : n.inputs) {
+        Info &r = info(info(x).root);
+        r.last_use = std::max(r.last_use, int32_t(k));
+        --uses[size_t(view_root[size_t(x)])];
+      }
+      for (ValueId o : n.outputs) info(o).last_use = std::max(info(o).last_use, int32_t(k));
+      for (auto [o, i] : n.impl->manifest.inplace) {
+        if (size_t(o) >= n.outputs.size() || size_t(i) >= n.inputs.size()) continue;
+        ValueId in = n.inputs[size_t(i)], out = n.outputs[size_t(o)];
+        Info &root = info(info(in).root);
+        bool intermediate = g_.value(info(in).root).kind == Value::kResult && !root.constant;
+        if (info(out).root != out || !intermediate || uses[size_t(view_root[size_t(in)])] != 0 ||
+            bytes_of(info(out)) != bytes_of(info(in)) || shared_root(n, in, i))
+          continue;
+        info(out).root = info(in).root;
+        root.last_use = std::max(root.last_use, int32_t(k));
+        view_root_alias_.push_back({out, info(in).root});
+        break;
+      }
+    }
+    for (ValueId o : g_.outputs) info(info(o).root).last_use = int32_t(steps_.size());
+  }
+  // Another input of the node lies in the same buffer: writing in place would change it.
+  bool shared_root(const Node &n, ValueId in, int except) {
+    for (size_t j = 0; j < n.inputs.size(); ++j)
+      if (int(j) != except && info(n.inputs[j]).root == info(in).root) return true;
+    for (ValueId o : n.outputs)
+      if (info(o).root == info(in).root) return true;
+    return false;
+  }
+
+  void place() {
+    for (size_t i = 0; i < g_.inputs.size(); ++i) fix(g_.inputs[i], {Place::kInput, int32_t(i), 0, nullptr});
+    for (size_t i = 0; i < v_.size(); ++i)
+      if (v_[i].constant) fix(ValueId(i), {Place::kConstant, 0, 0, v_[i].constant->data()});
+    // An output's buffer is the caller's, when a step makes it.
+    for (size_t i = 0; i < g_.outputs.size(); ++i) {
+      Info &o = info(g_.outputs[i]);
+      plan_->outputs.push_back(o.type);
+      Info &root = info(o.root);
+      if (!root.placed && g_.value(o.root).kind == Value::kResult && bytes_of(root) == bytes_of(o))
+        fix(o.root, {Place::kOutput, int32_t(i), 0, nullptr});
+    }
+    Arena arena;
+    std::vector<std::vector<ValueId>> dying(steps_.size() + 1);
+    for (size_t k = 0; k < steps_.size(); ++k) {
+      if (steps_[k].view) continue;
+      for (ValueId o : g_.node(steps_[k].node).outputs) {
+        Info &root = info(info(o).root);
+        if (root.placed) continue;
+        fix(info(o).root, {Place::kArena, 0, arena.take(bytes_of(root)), nullptr});
+        plan_->intermediate_bytes += bytes_of(root);
+        dying[size_t(root.last_use)].push_back(info(o).root);
+      }
+      if (steps_[k].workspace) {
+        steps_[k].workspace_offset = arena.take(steps_[k].workspace);
+        plan_->intermediate_bytes += steps_[k].workspace;
+        arena.give(steps_[k].workspace_offset, steps_[k].workspace);
+      }
+      for (ValueId v : dying[k]) arena.give(info(v).place.offset, bytes_of(info(v)));
+    }
+    // What sharing in place saved counts as an intermediate, too.
+    for (auto [out, root] : view_root_alias_) plan_->intermediate_bytes += bytes_of(info(out));
+    plan_->arena_bytes = arena.size();
+  }
+  void fix(ValueId v, Place p) {
+    info(v).place = p;
+    info(v).placed = true;
+  }
+
+  PlannedTensor planned(ValueId v) { return {info(info(v).constant ? v : info(v).root).place, info(v).type}; }
+
+  void emit() {
+    for (auto &s : steps_) {
+      if (s.view) continue;
+      const Node &n = g_.node(s.node);
+      Instruction ins{s.node, n.impl.get(), attrs_[size_t(s.node)].get(), int32_t(plan_->tensors.size()),
+                      int32_t(n.inputs.size()), int32_t(n.outputs.size()), s.workspace_offset, s.workspace, {}};
+      for (ValueId x : n.inputs) plan_->tensors.push_back(planned(x));
+      for (ValueId x : n.outputs) plan_->tensors.push_back(planned(x));
+      if (n.impl->native->prepare) pack(n, ins);
+      plan_->instructions.push_back(std::move(ins));
+    }
+    for (size_t i = 0; i < g_.outputs.size(); ++i) {
+      PlannedTensor from = planned(g_.outputs[i]);
+      if (from.place.kind != Place::kOutput || from.place.index != int32_t(i)) plan_->copies.push_back({from, int32_t(i)});
+    }
+    for (auto &t : made_) plan_->constants.push_back(*t);
+  }
+
+  void pack(const Node &n, Instruction &ins) {
+    in_.clear();
+    std::string text;
+    for (auto &[k, v] : n.attrs) text += k + "=" + attr_text(v) + ";";
+    for (ValueId x : n.inputs) {
+      auto &t = info(x);
+      in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
+    }
+    opgraft_infer_args args = infer_args(ins.node);
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      const void *p = in_[i].data && g_.value(n.inputs[i]).kind == Value::kConstant ? weights_.get(*n.impl, args, int32_t(i), text) : nullptr;
+      if (p && ins.packed.empty()) ins.packed.resize(n.inputs.size());
+      if (p) ins.packed[i] = p;
+    }
+  }
+
+  const Graph &g_;
+  const std::vector<std::shared_ptr<FlatAttrs>> &attrs_;
+  PackedWeights &weights_;
+  std::shared_ptr<Plan> plan_;
+  std::vector<Info> v_;
+  std::vector<Step> steps_;
+  std::vector<std::unique_ptr<Tensor>> made_;
+  std::vector<opgraft_tensor> in_;
+  std::vector<std::pair<ValueId, ValueId>> view_root_alias_;
+};
+
+}  // namespace
+
+std::shared_ptr<const Plan> make_plan(const Graph &graph, const std::vector<std::shared_ptr<FlatAttrs>> &attrs,
+                                      PackedWeights &weights, const std::vector<Shape> &input_shapes) {
+  return Planner(graph, attrs, weights).make(input_shapes);
+}
+
+}  // namespace opgraft

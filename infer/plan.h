@@ -1,0 +1,74 @@
+// A plan: what runs, in which order, on which bytes, for one signature of input shapes. Immutable.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "infer/graph.h"
+#include "infer/native.h"
+
+namespace opgraft {
+
+// Where a tensor's bytes lie.
+struct Place {
+  enum Kind { kInput, kOutput, kConstant, kArena } kind = kArena;
+  int32_t index = 0;    // input or output number
+  size_t offset = 0;    // kArena
+  void *data = nullptr; // kConstant
+};
+
+struct PlannedTensor {
+  Place place;
+  TensorType type;
+};
+
+struct Instruction {
+  NodeId node = kNone;
+  const Op *op = nullptr;
+  const FlatAttrs *attrs = nullptr;  // of the Model
+  int32_t first_tensor = 0;          // inputs, then outputs, in Plan::tensors
+  int32_t n_inputs = 0, n_outputs = 0;
+  size_t workspace_offset = 0, workspace_bytes = 0;
+  std::vector<const void *> packed;  // per input; empty: none
+};
+
+struct Plan {
+  std::vector<Shape> input_shapes;
+  std::vector<PlannedTensor> tensors;  // of all instructions, in a row
+  std::vector<Instruction> instructions;
+  std::vector<TensorType> outputs;
+  // Outputs that are no instruction's own result (an input, a constant, one value twice): copied.
+  struct Copy {
+    PlannedTensor from;
+    int32_t output;
+  };
+  std::vector<Copy> copies;
+  std::vector<Tensor> constants;  // made at plan time: values known from shapes
+  size_t arena_bytes = 0;         // what is allocated
+  size_t intermediate_bytes = 0;  // sum of all intermediates and workspaces, unshared
+};
+
+// A weight in an op's own form, made once per model.
+class PackedWeights {
+ public:
+  // The packed form of constant input `input`, or null when the op wants none.
+  const void *get(const Op &op, const opgraft_infer_args &args, int32_t input, const std::string &attrs_text);
+  size_t bytes() const { return bytes_; }
+
+ private:
+  struct Entry {
+    const Op *op;
+    const void *data;
+    int32_t input;
+    std::string attrs;
+    std::shared_ptr<void> blob;
+  };
+  std::multimap<const void *, Entry> entries_;  // by weight
+  size_t bytes_ = 0;
+};
+
+// attrs[node id]: flat attributes kept by the model. Throws GraphError.
+std::shared_ptr<const Plan> make_plan(const Graph &graph, const std::vector<std::shared_ptr<FlatAttrs>> &attrs,
+                                      PackedWeights &weights, const std::vector<Shape> &input_shapes);
+
+}  // namespace opgraft

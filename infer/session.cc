@@ -1,0 +1,250 @@
+#include "infer/session.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <list>
+#include <mutex>
+
+#include "aot_ops/common/threads.h"
+#include "infer/plan.h"
+
+namespace opgraft {
+namespace {
+
+constexpr size_t kMostPlans = 16;  // of one model
+constexpr size_t kMostBound = 4;   // of one session
+
+bool same_shapes(const std::vector<Shape> &a, const std::vector<Tensor> &b) {
+  if (a.size() != b.size()) return false;
+  for (size_t i = 0; i < a.size(); ++i)
+    if (a[i] != b[i].dims()) return false;
+  return true;
+}
+
+// Runs the kernel; where it fails having written nothing, the reference takes over, loudly.
+void run_kernel(const Op &op, const opgraft_call &call, const std::string *node) {
+  int status = op.native->kernel(&call);
+  if (status == OPGRAFT_OK) return;
+  std::string cause = last_error(op, status);
+  if ((status & OPGRAFT_NOTHING_WRITTEN) && op.native->reference) {
+    op.failures.fetch_add(1);
+    host()->log(host()->context, 1, fmt::format("{}: {}; the reference takes over", op.spec(), cause).c_str());
+    status = op.native->reference(&call);
+    if (status == OPGRAFT_OK) return;
+    cause = last_error(op, status);
+  }
+  throw Error(status & 0xff, node ? fmt::format("node {}: {}", *node, cause) : cause);
+}
+
+}  // namespace
+
+const opgraft_host *host() { return opgraft_shared_host(); }
+
+struct Model::Cache {
+  std::mutex mutex;
+  std::vector<std::shared_ptr<FlatAttrs>> attrs;
+  PackedWeights weights;
+  std::list<std::shared_ptr<const Plan>> plans;  // used last first
+  ModelStats stats;
+};
+
+Model::Model(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)), cache_(std::make_unique<Cache>()) {
+  NodeId most = -1;
+  for (NodeId id : graph_->order()) most = std::max(most, id);
+  cache_->attrs.resize(size_t(most + 1));
+  for (NodeId id : graph_->order()) cache_->attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph_->node(id).attrs);
+}
+Model::~Model() = default;
+
+std::shared_ptr<const Plan> Model::plan(const std::vector<Shape> &shapes) {
+  std::lock_guard lock(cache_->mutex);
+  auto &plans = cache_->plans;
+  auto it = std::find_if(plans.begin(), plans.end(), [&](auto &p) { return p->input_shapes == shapes; });
+  if (it != plans.end()) {
+    plans.splice(plans.begin(), plans, it);
+    return plans.front();
+  }
+  plans.push_front(make_plan(*graph_, cache_->attrs, cache_->weights, shapes));
+  ++cache_->stats.plans_made;
+  if (plans.size() > kMostPlans) plans.pop_back();
+  return plans.front();
+}
+
+ModelStats Model::stats() const {
+  std::lock_guard lock(cache_->mutex);
+  ModelStats s = cache_->stats;
+  s.plans_cached = cache_->plans.size();
+  s.packed_bytes = cache_->weights.bytes();
+  return s;
+}
+
+// A plan with addresses: what the loop of a run walks over.
+struct Bound {
+  std::shared_ptr<const Plan> plan;
+  std::shared_ptr<void> arena;
+  std::vector<opgraft_tensor> tensors;
+  std::vector<opgraft_call> calls;
+  struct Patch {
+    int32_t tensor, index;
+  };
+  std::vector<Patch> inputs, outputs;  // tensors whose data is the caller's
+  std::vector<std::pair<const Op *, void *>> states;
+  std::vector<Tensor> outputs_of_run;
+
+  explicit Bound(std::shared_ptr<const Plan> p) : plan(std::move(p)), arena(allocate(plan->arena_bytes)) {
+    for (size_t i = 0; i < plan->tensors.size(); ++i) {
+      auto &t = plan->tensors[i];
+      void *data = t.place.data;
+      if (t.place.kind == Place::kArena) data = static_cast<char *>(arena.get()) + t.place.offset;
+      if (t.place.kind == Place::kInput) inputs.push_back({int32_t(i), t.place.index});
+      if (t.place.kind == Place::kOutput) outputs.push_back({int32_t(i), t.place.index});
+      tensors.push_back({data, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
+    }
+    for (auto &ins : plan->instructions) {
+      opgraft_tensor *first = tensors.data() + ins.first_tensor;
+      opgraft_call call{sizeof(opgraft_call), ins.n_inputs, ins.n_outputs, ins.attrs->size(), first, first + ins.n_inputs,
+                        ins.attrs->data(), nullptr, ins.workspace_bytes ? static_cast<char *>(arena.get()) + ins.workspace_offset : nullptr,
+                        ins.workspace_bytes, host(), ins.packed.empty() ? nullptr : ins.packed.data()};
+      if (ins.op->native->init) {
+        opgraft_infer_args args{sizeof args, ins.n_inputs, ins.attrs->size(), 0, first, ins.attrs->data(), nullptr, nullptr, nullptr};
+        if (int status = ins.op->native->init(&args, &call.state)) throw Error(status & 0xff, last_error(*ins.op, status));
+        if (call.state && ins.op->native->release) states.emplace_back(ins.op, call.state);
+      }
+      calls.push_back(call);
+    }
+  }
+  ~Bound() {
+    for (auto [op, state] : states) op->native->release(state);
+  }
+  Bound(const Bound &) = delete;
+};
+
+struct Session::State {
+  std::list<std::unique_ptr<Bound>> bound;  // used last first
+  Observer observer;
+};
+
+Session::Session(std::shared_ptr<Model> model) : model_(std::move(model)), state_(std::make_unique<State>()) {}
+Session::~Session() = default;
+void Session::set_observer(Observer observer) { state_->observer = std::move(observer); }
+
+size_t Session::arena_bytes() const { return state_->bound.empty() ? 0 : state_->bound.front()->plan->arena_bytes; }
+size_t Session::intermediate_bytes() const {
+  return state_->bound.empty() ? 0 : state_->bound.front()->plan->intermediate_bytes;
+}
+
+namespace {
+
+void check_inputs(const Graph &g, const std::vector<Tensor> &inputs) {
+  if (inputs.size() != g.inputs.size())
+    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("model: takes {} inputs, got {}", g.inputs.size(), inputs.size()));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value &v = g.value(g.inputs[i]);
+    if (v.type.dtype != inputs[i].dtype())
+      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("model: input {}.dtype must be {}, got {}", v.name, dtype_name(v.type.dtype), dtype_name(inputs[i].dtype())));
+  }
+}
+
+}  // namespace
+
+void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
+  const Graph &g = model_->graph();
+  check_inputs(g, inputs);
+  auto &all = state_->bound;
+  auto it = std::find_if(all.begin(), all.end(), [&](auto &b) { return same_shapes(b->plan->input_shapes, inputs); });
+  if (it == all.end()) {
+    std::vector<Shape> shapes;
+    for (auto &t : inputs) shapes.push_back(t.dims());
+    all.push_front(std::make_unique<Bound>(model_->plan(shapes)));
+    if (all.size() > kMostBound) all.pop_back();
+  } else if (it != all.begin()) {
+    all.splice(all.begin(), all, it);
+  }
+  Bound &b = *all.front();
+  const Plan &plan = *b.plan;
+  if (outputs.empty())
+    for (auto &t : plan.outputs) outputs.emplace_back(t.dtype, t.dims);
+  if (outputs.size() != plan.outputs.size())
+    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("model: gives {} outputs, got room for {}", plan.outputs.size(), outputs.size()));
+  for (size_t i = 0; i < outputs.size(); ++i)
+    if (outputs[i].dtype() != plan.outputs[i].dtype || outputs[i].dims() != plan.outputs[i].dims)
+      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("model: output {} must be {}, got {}", i, plan.outputs[i].text(), outputs[i].type().text()));
+
+  for (auto p : b.inputs) b.tensors[size_t(p.tensor)].data = inputs[size_t(p.index)].data();
+  for (auto p : b.outputs) b.tensors[size_t(p.tensor)].data = outputs[size_t(p.index)].data();
+  if (!state_->observer) {
+    for (size_t i = 0, n = b.calls.size(); i < n; ++i) {
+      const Instruction &ins = plan.instructions[i];
+      if (ins.op->native->kernel(&b.calls[i]) != OPGRAFT_OK) [[unlikely]]
+        run_kernel(*ins.op, b.calls[i], &g.node(ins.node).name);
+    }
+  } else {
+    for (size_t i = 0; i < b.calls.size(); ++i) {
+      const Instruction &ins = plan.instructions[i];
+      auto start = std::chrono::steady_clock::now();
+      run_kernel(*ins.op, b.calls[i], &g.node(ins.node).name);
+      auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+      state_->observer(ins.node, b.calls[i], ns);
+    }
+  }
+  for (auto &c : plan.copies) {
+    const void *from = c.from.place.kind == Place::kInput    ? inputs[size_t(c.from.place.index)].data()
+                       : c.from.place.kind == Place::kOutput ? outputs[size_t(c.from.place.index)].data()
+                       : c.from.place.kind == Place::kArena  ? static_cast<char *>(b.arena.get()) + c.from.place.offset
+                                                             : c.from.place.data;
+    Tensor &to = outputs[size_t(c.output)];
+    if (to.bytes()) std::memcpy(to.data(), from, to.bytes());
+  }
+}
+
+std::vector<Tensor> Session::run(const std::vector<Tensor> &inputs) {
+  std::vector<Tensor> outputs;
+  run_into(inputs, outputs);
+  return outputs;
+}
+
+std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, const Attrs &given) {
+  std::vector<opgraft_tensor> in;
+  std::vector<int32_t> dtypes;
+  for (auto &t : inputs) {
+    in.push_back(t.view());
+    dtypes.push_back(t.dtype());
+  }
+  check_arguments(op->manifest, dtypes);
+  FlatAttrs attrs(complete_attrs(op->manifest, given));
+  Inferred r = infer_native(*op, in, attrs, nullptr);
+  std::vector<Tensor> outputs;
+  std::vector<opgraft_tensor> out;
+  for (auto &t : r.types) {
+    if (!t.concrete()) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: output shape {} is not known", op->name(), to_string(t.dims)));
+    outputs.emplace_back(t.dtype, t.dims);
+  }
+  for (auto &t : outputs) out.push_back(t.view());
+  opgraft_infer_args args{sizeof args, int32_t(in.size()), attrs.size(), 0, in.data(), attrs.data(), nullptr, nullptr, nullptr};
+  opgraft_call call{sizeof call, int32_t(in.size()), int32_t(out.size()), attrs.size(), in.data(), out.data(), attrs.data(),
+                    nullptr, nullptr, 0, host(), nullptr};
+  std::shared_ptr<void> workspace;
+  if (op->native->workspace) {
+    if (int status = op->native->workspace(&args, &call.workspace_bytes)) throw Error(status & 0xff, last_error(*op, status));
+    workspace = allocate(call.workspace_bytes);
+    call.workspace = workspace.get();
+  }
+  struct State {
+    const Op &op;
+    void *state = nullptr;
+    ~State() {
+      if (state && op.native->release) op.native->release(state);
+    }
+  } state{*op};
+  if (op->native->init) {
+    if (int status = op->native->init(&args, &state.state)) throw Error(status & 0xff, last_error(*op, status));
+    call.state = state.state;
+  }
+  run_kernel(*op, call, nullptr);
+  return outputs;
+}
+
+}  // namespace opgraft

@@ -1,0 +1,37 @@
+#include "infer/tensor.h"
+
+#include <cstdlib>
+#include <new>
+
+namespace opgraft {
+
+std::shared_ptr<void> allocate(size_t bytes) {
+  if (bytes > SIZE_MAX - 63) throw std::bad_alloc();
+  void *p = std::aligned_alloc(64, bytes == 0 ? 64 : (bytes + 63) / 64 * 64);
+  if (!p) throw std::bad_alloc();
+  return {p, std::free};
+}
+
+Tensor::Tensor(int32_t dtype, Shape dims) : dtype_(dtype), dims_(std::move(dims)) {
+  size_t bytes = dtype_size(dtype);
+  if (bytes == 0) throw Error(OPGRAFT_INVALID_TYPE, "Tensor: unknown dtype");
+  for (int64_t d : dims_)
+    if (d < 0 || __builtin_mul_overflow(bytes, size_t(d), &bytes))
+      throw Error(OPGRAFT_INVALID_VALUE, "Tensor: shape " + to_string(dims_) + " cannot be allocated");
+  owner_ = allocate(bytes);
+  data_ = owner_.get();
+}
+
+Tensor Tensor::of(std::initializer_list<int64_t> values) {
+  Tensor t(OPGRAFT_INT64, {int64_t(values.size())});
+  std::copy(values.begin(), values.end(), t.data<int64_t>());
+  return t;
+}
+
+Tensor Tensor::scalar(float value) {
+  Tensor t(OPGRAFT_FLOAT32, {});
+  *t.data<float>() = value;
+  return t;
+}
+
+}  // namespace opgraft
