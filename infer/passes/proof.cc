@@ -1,0 +1,222 @@
+#include "infer/passes/proof.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstring>
+#include <map>
+
+#include "infer/session.h"
+
+namespace opgraft::passes {
+namespace {
+
+template <class T> double as_double(T x) {
+  if constexpr (std::is_same_v<T, float16> || std::is_same_v<T, bfloat16>) return double(float(x));
+  else return double(x);
+}
+
+template <class T> Difference compare_as(const Tensor &got, const Tensor &want, double rtol, double atol) {
+  Difference d;
+  const T *a = got.data<T>(), *b = want.data<T>();
+  int64_t n = want.size(), finite = 0;
+  double scale = 0;
+  for (int64_t i = 0; i < n; ++i)
+    if (double y = std::fabs(as_double(b[i])); std::isfinite(y)) scale = std::max(scale, y);
+  for (int64_t i = 0; i < n; ++i) {
+    double x = as_double(a[i]), y = as_double(b[i]);
+    bool same_special = (std::isnan(x) && std::isnan(y)) || x == y;
+    if (!std::isfinite(x) || !std::isfinite(y)) {
+      if (!same_special && d.agrees) {
+        d.agrees = false;
+        d.why = fmt::format("element {}: {} instead of {}", i, x, y);
+      }
+      continue;
+    }
+    double e = std::fabs(x - y);
+    d.max_abs = std::max(d.max_abs, e);
+    d.mean_abs += e;
+    ++finite;
+    if (e > rtol * std::fabs(y) + atol * scale && d.agrees) {
+      d.agrees = false;
+      d.why = fmt::format("element {}: {} instead of {}, more than {} relative + {}", i, x, y, rtol, atol * scale);
+    }
+  }
+  if (finite) d.mean_abs /= double(finite);
+  return d;
+}
+
+using Clock = std::chrono::steady_clock;
+
+double ms(Session &s, const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
+  auto start = Clock::now();
+  s.run_into(inputs, outputs);
+  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
+}
+
+// One node as a graph of its own, over the node's non-constant inputs.
+std::shared_ptr<Graph> single(const Graph &g, const Node &n, const std::vector<ValueId> &inputs) {
+  auto out = std::make_shared<Graph>(n.name);
+  out->symbols = g.symbols;
+  std::map<ValueId, ValueId> to;
+  for (ValueId v : inputs) to[v] = out->add_input(g.value(v).name, g.value(v).type);
+  std::vector<ValueId> in;
+  for (ValueId v : n.inputs) {
+    if (!to.count(v)) to[v] = out->add_constant(g.value(v).constant, g.value(v).name, g.value(v).parameter);
+    in.push_back(to[v]);
+  }
+  NodeId id = out->add_node(Registry::global(), n.impl->spec(), in, n.attrs, n.name);
+  out->outputs = out->node(id).outputs;
+  return out;
+}
+
+}  // namespace
+
+Difference compare(const Tensor &got, const Tensor &want) {
+  Difference d;
+  if (got.dtype() != want.dtype() || got.dims() != want.dims()) {
+    d.agrees = false;
+    d.why = fmt::format("{} instead of {}", got.type().text(), want.type().text());
+    return d;
+  }
+  switch (want.dtype()) {
+    case OPGRAFT_FLOAT32: return compare_as<float>(got, want, 1e-4, 1e-5);
+    case OPGRAFT_FLOAT64: return compare_as<double>(got, want, 1e-9, 1e-10);
+    case OPGRAFT_FLOAT16: return compare_as<float16>(got, want, 1e-2, 1e-3);
+    case OPGRAFT_BFLOAT16: return compare_as<bfloat16>(got, want, 4e-2, 4e-3);
+    case OPGRAFT_INT64: return compare_as<int64_t>(got, want, 0, 0);
+    case OPGRAFT_INT32: return compare_as<int32_t>(got, want, 0, 0);
+    default:
+      d.agrees = std::memcmp(got.data(), want.data(), want.bytes()) == 0;
+      if (!d.agrees) d.why = "bytes differ";
+      return d;
+  }
+}
+
+std::vector<std::vector<Tensor>> vary_sizes(const Graph &g, const std::vector<std::vector<Tensor>> &given) {
+  if (given.empty() && !g.inputs.empty())
+    throw Error(OPGRAFT_INVALID_VALUE, "substitute: a proof needs inputs, got none");
+  std::vector<std::vector<Tensor>> sets = given;
+  if (sets.empty()) sets.emplace_back();
+  // Sizes seen of every free symbol.
+  std::map<int64_t, std::vector<int64_t>> sizes;
+  for (auto &set : sets) {
+    if (set.size() != g.inputs.size())
+      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("substitute: the model takes {} inputs, the proof gives {}", g.inputs.size(), set.size()));
+    for (size_t i = 0; i < set.size(); ++i) {
+      auto &dims = g.value(g.inputs[i]).type.dims;
+      for (size_t k = 0; k < dims.size() && k < set[i].dims().size(); ++k)
+        if (dims[k] < 0) {
+          auto &s = sizes[dims[k]];
+          if (std::find(s.begin(), s.end(), set[i].dims()[k]) == s.end()) s.push_back(set[i].dims()[k]);
+        }
+    }
+  }
+  bool missing = std::any_of(sizes.begin(), sizes.end(), [](auto &s) { return s.second.size() < 2; });
+  if (!missing) return sets;
+  auto other = [](int64_t n) { return n > 1 ? (n + 1) / 2 : 2; };
+  std::vector<Tensor> varied;
+  for (size_t i = 0; i < sets[0].size(); ++i) {
+    const Tensor &from = sets[0][i];
+    auto &dims = g.value(g.inputs[i]).type.dims;
+    Shape shape = from.dims();
+    for (size_t k = 0; k < shape.size() && k < dims.size(); ++k)
+      if (dims[k] < 0 && sizes[dims[k]].size() < 2) shape[k] = other(shape[k]);
+    Tensor to(from.dtype(), shape);
+    size_t element = dtype_size(from.dtype());
+    for (int64_t e = 0; e < to.size(); ++e) {  // element e of the new set, wrapping around the old one
+      int64_t rest = e, source = 0, stride = 1;
+      for (size_t k = shape.size(); k-- > 0;) {
+        source += (rest % shape[k]) % std::max<int64_t>(1, from.dims()[k]) * stride;
+        rest /= shape[k];
+        stride *= from.dims()[k];
+      }
+      if (from.size() == 0) throw Error(OPGRAFT_INVALID_VALUE, "substitute: a proof needs inputs that are not empty");
+      std::memcpy(static_cast<char *>(to.data()) + size_t(e) * element, static_cast<char *>(from.data()) + size_t(source) * element, element);
+    }
+    varied.push_back(std::move(to));
+  }
+  sets.push_back(std::move(varied));
+  return sets;
+}
+
+std::vector<Left> prove(const Graph &before, const Graph &after, Report &report, const ProofOptions &options) {
+  std::vector<Left> bad;
+  auto sets = vary_sizes(before, options.inputs);
+  if (report.swapped.empty()) return bad;
+  // What every swapped node is given: outputs of a probe of the grafted model.
+  auto probe = after.clone();
+  probe->outputs.clear();
+  std::map<ValueId, size_t> where;
+  std::vector<std::vector<ValueId>> inputs_of;
+  for (auto &s : report.swapped) {
+    inputs_of.emplace_back();
+    for (ValueId v : after.node(s.id).inputs) {
+      if (after.value(v).kind == Value::kConstant) continue;
+      auto &list = inputs_of.back();
+      if (std::find(list.begin(), list.end(), v) == list.end()) list.push_back(v);
+      if (where.emplace(v, probe->outputs.size()).second) probe->outputs.push_back(v);
+    }
+  }
+  Session probe_session(std::make_shared<Model>(probe));
+  struct Pair {
+    std::unique_ptr<Session> old_one, new_one;
+  };
+  std::vector<Pair> pairs;
+  for (size_t k = 0; k < report.swapped.size(); ++k) {
+    const Node &n = after.node(report.swapped[k].id);
+    pairs.push_back({std::make_unique<Session>(std::make_shared<Model>(n.fallback)),
+                     std::make_unique<Session>(std::make_shared<Model>(single(after, n, inputs_of[k])))});
+  }
+  for (size_t set = 0; set < sets.size(); ++set) {
+    std::vector<Tensor> seen = probe_session.run(sets[set]);
+    for (size_t k = 0; k < report.swapped.size(); ++k) {
+      Swap &s = report.swapped[k];
+      std::vector<Tensor> in, want, got;
+      for (ValueId v : inputs_of[k]) in.push_back(seen[where[v]]);
+      auto &[old_one, new_one] = pairs[k];
+      ms(*old_one, in, want);
+      ms(*new_one, in, got);
+      got.resize(std::min(got.size(), want.size()));
+      bool agrees = true;
+      std::string why;
+      for (size_t o = 0; o < want.size(); ++o) {
+        Difference d = compare(got[o], want[o]);
+        s.max_abs = std::max(s.max_abs, d.max_abs);
+        s.mean_abs = std::max(s.mean_abs, d.mean_abs);
+        if (!d.agrees) agrees = false, why = d.why;
+      }
+      if (!agrees) {
+        bad.push_back({s.op, s.node, "the results differ: " + why});
+        continue;
+      }
+      if (set != 0) continue;  // times are of the first set
+      double best_old = 1e30, best_new = 1e30;
+      std::vector<Tensor> all_got;
+      ms(*new_one, in, all_got);
+      for (int r = 0; r < 7; ++r) {
+        best_old = std::min(best_old, ms(*old_one, in, want));
+        best_new = std::min(best_new, ms(*new_one, in, all_got));
+      }
+      s.ms_before = best_old;
+      s.ms_after = best_new;
+      if (options.only_faster && best_new * 1.05 > best_old)
+        bad.push_back({s.op, s.node, fmt::format("not 5 % faster: {:.4f} ms before, {:.4f} ms after", best_old, best_new)});
+    }
+  }
+  if (!bad.empty()) return bad;
+  Session old_model(std::make_shared<Model>(before.clone())), new_model(std::make_shared<Model>(after.clone()));
+  for (auto &set : sets) {
+    auto want = old_model.run(set), got = new_model.run(set);
+    for (size_t o = 0; o < want.size(); ++o)
+      if (Difference d = compare(got[o], want[o]); !d.agrees) {
+        for (auto &s : report.swapped) bad.push_back({s.op, s.node, "the model's results differ: " + d.why});
+        return bad;
+      }
+  }
+  return bad;
+}
+
+}  // namespace opgraft::passes
