@@ -1,0 +1,81 @@
+// Normalisation of one row over float32, per SIMD target.
+#if defined(OPGRAFT_NORM_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_NORM_INL_H_
+#undef OPGRAFT_NORM_INL_H_
+#else
+#define OPGRAFT_NORM_INL_H_
+#endif
+
+#include "opgraft/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+// The first `n` lanes of v, the others zero.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V FirstLanes(D d, V v, size_t n) {
+  return hn::IfThenElseZero(hn::FirstN(d, n), v);
+}
+
+// Mean and variance of n > 0 elements in two sweeps over a row that the first brings into L1. The
+// second sums d = x - mean and d^2 and corrects both for the rounding of the first mean (Chan, Golub and
+// LeVeque 1983), so that a mean that is large against the deviation costs no accuracy. The mean is
+// base + shift: its rounded sum alone would be too coarse to subtract.
+struct Moments {
+  float base, shift, variance;
+};
+template <class T> HWY_INLINE Moments MeanVariance(const T *x, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const size_t rest = size_t(n % lanes);
+  const int64_t whole = n - int64_t(rest);
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= whole; i += 4 * lanes) {
+    s0 = hn::Add(s0, LoadF32(d, x + i));
+    s1 = hn::Add(s1, LoadF32(d, x + i + lanes));
+    s2 = hn::Add(s2, LoadF32(d, x + i + 2 * lanes));
+    s3 = hn::Add(s3, LoadF32(d, x + i + 3 * lanes));
+  }
+  for (; i < whole; i += lanes) s0 = hn::Add(s0, LoadF32(d, x + i));
+  if (rest) s1 = hn::Add(s1, LoadF32N(d, x + i, rest));
+  const float first = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3)))) / float(n);
+  const auto m = hn::Set(d, first);
+  auto d0 = hn::Zero(d), d1 = d0, q0 = d0, q1 = d0;
+  for (i = 0; i + 2 * lanes <= whole; i += 2 * lanes) {
+    const auto a = hn::Sub(LoadF32(d, x + i), m), b = hn::Sub(LoadF32(d, x + i + lanes), m);
+    d0 = hn::Add(d0, a);
+    d1 = hn::Add(d1, b);
+    q0 = hn::MulAdd(a, a, q0);
+    q1 = hn::MulAdd(b, b, q1);
+  }
+  for (; i < n; i += lanes) {
+    auto a = i < whole ? hn::Sub(LoadF32(d, x + i), m) : FirstLanes(d, hn::Sub(LoadF32N(d, x + i, rest), m), rest);
+    d0 = hn::Add(d0, a);
+    q0 = hn::MulAdd(a, a, q0);
+  }
+  const float shift = hn::GetLane(hn::SumOfLanes(d, hn::Add(d0, d1))) / float(n);
+  const float square = hn::GetLane(hn::SumOfLanes(d, hn::Add(q0, q1))) / float(n);
+  const float v = square - shift * shift;
+  return {first, shift, v < 0.0f ? 0.0f : v};  // keeps NaN
+}
+
+// y = (x - base - shift) scale * gamma + beta
+template <class X, class T>
+HWY_INLINE void ScaleShift(const X *x, const Moments &at, float scale, const T *gamma, const T *beta, T *y, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto m = hn::Set(d, at.base), s = hn::Set(d, scale), shift = hn::Set(d, -at.shift * scale);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto v = hn::MulAdd(hn::Sub(LoadF32(d, x + i), m), s, shift);
+    StoreF32(hn::MulAdd(v, LoadF32(d, gamma + i), LoadF32(d, beta + i)), d, y + i);
+  }
+  if (size_t rest = size_t(n - i)) {
+    const auto v = hn::MulAdd(hn::Sub(LoadF32N(d, x + i, rest), m), s, shift);
+    StoreF32N(hn::MulAdd(v, LoadF32N(d, gamma + i, rest), LoadF32N(d, beta + i, rest)), d, y + i, rest);
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

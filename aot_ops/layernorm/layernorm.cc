@@ -1,0 +1,175 @@
+// LayerNorm: y = (x - mean) / sqrt(variance + epsilon) * gamma + beta over the trailing dimensions
+// (Ba, Kiros and Hinton 2016). A row is read once from memory; its later sweeps hit L1.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "layernorm.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "aot_ops/common/norm-inl.h"
+// clang-format on
+
+#ifndef OPGRAFT_LAYERNORM_ROWS_
+#define OPGRAFT_LAYERNORM_ROWS_
+namespace opgraft {
+// Rows of n elements. gamma and beta have `params` elements and repeat along the row.
+struct LayerNormRows {
+  const void *x, *residual, *gamma, *beta;
+  void *y, *sum;           // sum: x + residual, where there is a residual
+  float *mean, *variance;  // or null
+  int64_t n, params;
+  double epsilon;
+};
+}  // namespace opgraft
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const T *gamma = static_cast<const T *>(g.gamma), *beta = static_cast<const T *>(g.beta);
+  for (int64_t r = begin; r < end; ++r) {
+    const T *x = static_cast<const T *>(g.x) + r * g.n;
+    T *y = static_cast<T *>(g.y) + r * g.n;
+    if (g.residual) {
+      const T *add = static_cast<const T *>(g.residual) + r * g.n;
+      T *sum = static_cast<T *>(g.sum) + r * g.n;
+      int64_t i = 0;
+      for (; i + lanes <= g.n; i += lanes) StoreF32(hn::Add(LoadF32(d, x + i), LoadF32(d, add + i)), d, sum + i);
+      if (size_t rest = size_t(g.n - i)) StoreF32N(hn::Add(LoadF32N(d, x + i, rest), LoadF32N(d, add + i, rest)), d, sum + i, rest);
+      x = sum;  // rounded to T, as the two ops it stands for
+    }
+    const Moments at = MeanVariance(x, g.n);
+    if (g.mean) g.mean[r] = at.base + at.shift;
+    if (g.variance) g.variance[r] = at.variance;
+    const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
+    for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params);
+  }
+}
+void RowsF32(const LayerNormRows &g, int64_t b, int64_t e) { Rows<float>(g, b, e); }
+void RowsF16(const LayerNormRows &g, int64_t b, int64_t e) { Rows<float16>(g, b, e); }
+void RowsBF16(const LayerNormRows &g, int64_t b, int64_t e) { Rows<bfloat16>(g, b, e); }
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD(RowsF32)
+OPGRAFT_SIMD(RowsF16)
+OPGRAFT_SIMD(RowsBF16)
+
+namespace {
+
+// gamma and beta (inputs i and i + 1) must have x's dimensions from `from` on.
+void check_params(InferContext &c, int i, int from) {
+  auto x = c.input(0).shape().subspan(size_t(from));
+  for (int k = 0; k < 2; ++k) {
+    const char *name = k ? "beta" : "gamma";
+    c.check_same_dtype(i + k, name, 0, "x");
+    auto p = c.input(i + k).shape();
+    bool ok = p.size() == x.size();
+    for (size_t j = 0; ok && j < p.size(); ++j) ok = p[j] < 0 || x[j] < 0 || p[j] == x[j];
+    c.check(ok, std::string(name) + ".shape must be " + to_string(x) + ", got " + to_string(p));
+  }
+}
+
+int norm_axis(const Arguments &c, const char *name) {
+  return c.axis(c.attr_int(name, -1), c.input(0).rank(), name);
+}
+
+void check_x(InferContext &c) {
+  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check(c.input(0).rank() > 0, "x must have at least 1 dimension, got shape ()");
+}
+
+void Infer(InferContext &c) {
+  check_x(c);
+  const int norm = norm_axis(c, "begin_norm_axis"), params = norm_axis(c, "begin_params_axis");
+  c.check(params >= norm, "begin_params_axis must not lie before begin_norm_axis " + std::to_string(norm) + ", got " + std::to_string(params),
+          OPGRAFT_UNSUPPORTED);
+  check_params(c, 1, params);
+  auto x = c.input(0).shape();
+  Shape statistics(x.begin(), x.end());
+  std::fill(statistics.begin() + norm, statistics.end(), 1);
+  c.output(c.input(0).dtype(), x);
+  c.output(OPGRAFT_FLOAT32, statistics);
+  c.output(OPGRAFT_FLOAT32, statistics);
+}
+
+void InferFused(InferContext &c) {
+  check_x(c);
+  check_params(c, 1, c.input(0).rank() - 1);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+void InferAdd(InferContext &c) {
+  check_x(c);
+  c.check_same_dtype(1, "residual", 0, "x");
+  c.check_same_shape(1, "residual", 0, "x");
+  check_params(c, 2, c.input(0).rank() - 1);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+// Input and output roles by op: LayerNorm has three outputs, AddLayerNorm four inputs.
+LayerNormRows rows_of(const Context &c) {
+  const bool add = c.inputs() == 4, statistics = c.outputs() == 3;
+  const int p = add ? 2 : 1, norm = statistics ? norm_axis(c, "begin_norm_axis") : c.input(0).rank() - 1;
+  return {c.input(0).raw(), add ? c.input(1).raw() : nullptr, c.input(p).raw(), c.input(p + 1).raw(),
+          c.output(0).raw(), add ? c.output(1).raw() : nullptr,
+          statistics ? c.output(1).data<float>() : nullptr, statistics ? c.output(2).data<float>() : nullptr,
+          element_count(c.input(0).shape().subspan(size_t(norm))), c.input(p).size(), c.attr_float("epsilon", 1e-5)};
+}
+
+int64_t row_count(const Context &c, const LayerNormRows &g) { return g.n ? c.input(0).size() / g.n : 0; }
+
+void Kernel(Context &c) {
+  const LayerNormRows g = rows_of(c);
+  const int32_t t = c.input(0).dtype();
+  const auto kernel = t == OPGRAFT_FLOAT32 ? RowsF32_simd() : t == OPGRAFT_FLOAT16 ? RowsF16_simd() : RowsBF16_simd();
+  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(g.n, 1));  // elements: about 5 µs
+  c.parallel_for(row_count(c, g), grain, [&](int64_t b, int64_t e) { kernel(g, b, e); });
+}
+
+void Reference(Context &c) {
+  const LayerNormRows g = rows_of(c);
+  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t r = 0; r < row_count(c, g); ++r) {
+      const T *x = static_cast<const T *>(g.x) + r * g.n;
+      T *y = static_cast<T *>(g.y) + r * g.n;
+      if (g.residual) {
+        T *sum = static_cast<T *>(g.sum) + r * g.n;
+        for (int64_t i = 0; i < g.n; ++i) sum[i] = T(float(x[i]) + float(static_cast<const T *>(g.residual)[r * g.n + i]));
+        x = sum;
+      }
+      double mean = 0, variance = 0;
+      for (int64_t i = 0; i < g.n; ++i) mean += double(float(x[i]));
+      mean /= double(g.n);
+      for (int64_t i = 0; i < g.n; ++i) variance += (double(float(x[i])) - mean) * (double(float(x[i])) - mean);
+      variance /= double(g.n);
+      if (g.mean) g.mean[r] = float(mean);
+      if (g.variance) g.variance[r] = float(variance);
+      const double scale = 1 / std::sqrt(variance + g.epsilon);
+      for (int64_t i = 0; i < g.n; ++i)
+        y[i] = T(float((double(float(x[i])) - mean) * scale * double(float(static_cast<const T *>(g.gamma)[i % g.params])) +
+                       double(float(static_cast<const T *>(g.beta)[i % g.params]))));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(LayerNorm, .inputs = 3, .outputs = 3, .infer = Infer, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(FusedLayerNorm, .inputs = 3, .infer = InferFused, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(AddLayerNorm, .inputs = 4, .outputs = 2, .infer = InferAdd, .kernel = Kernel, .reference = Reference)
+#endif
