@@ -1,0 +1,322 @@
+#include "registry/library.h"
+
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <span>
+
+#include "registry/dependencies.h"
+#include "registry/elf.h"
+
+namespace opgraft {
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Refusal : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+struct Missing : Refusal {
+  using Refusal::Refusal;
+};
+[[noreturn]] void refuse(std::string cause) { throw Refusal(std::move(cause)); }
+
+std::string version_text(uint32_t abi) { return fmt::format("{}.{}", abi >> 16, abi & 0xffff); }
+
+// Throws unless a file of ABI version `abi` can be served here.
+void check_abi(uint32_t abi, std::string_view who) {
+  if (abi >> 16 == OPGRAFT_ABI_MAJOR) return;
+  refuse(fmt::format("{} built for opgraft ABI {}, this opgraft has ABI {}; {}", who, version_text(abi),
+                     version_text(OPGRAFT_ABI_VERSION),
+                     abi >> 16 > OPGRAFT_ABI_MAJOR ? "a newer opgraft is needed" : "build the operator again"));
+}
+
+FileId id_of(const struct stat &s) {
+  return {s.st_dev, s.st_ino, uint64_t(s.st_size), s.st_mtim.tv_sec * 1'000'000'000 + s.st_mtim.tv_nsec};
+}
+
+// What descriptors must at least hold: everything up to and including `kernel`.
+constexpr size_t kLeastDescriptor = offsetof(opgraft_op, kernel) + sizeof(opgraft_op::kernel);
+
+}  // namespace
+
+// All that the steps learn, in the order they run.
+struct Loading {
+  fs::path path;
+  Directories whitelist;
+  std::string function;  // foreign files only
+
+  std::shared_ptr<Library> library{new Library};
+  std::vector<char> bytes;
+  std::optional<Elf> elf;
+  std::string_view yaml;
+  std::vector<Manifest> manifests;
+
+  // Every step returns a detail to report, or throws Refusal or ElfError with the cause.
+  std::string file();
+  std::string allowed();
+  std::string header();
+  std::string abi();
+  std::string manifest();
+  std::string symbols();
+  std::string function_symbol();
+  std::string dependencies();
+  std::string open();
+  std::string descriptor();
+  std::string score();
+};
+
+std::string Loading::file() {
+  int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a FIFO must not block
+  if (fd < 0) {
+    if (errno == ENOENT || errno == ENOTDIR) throw Missing("no such file");
+    refuse(fmt::format("cannot be read: {}", std::strerror(errno)));
+  }
+  struct Close {
+    int fd;
+    ~Close() { ::close(fd); }
+  } close{fd};
+  struct stat s;
+  if (::fstat(fd, &s) != 0 || !S_ISREG(s.st_mode)) refuse("is not a regular file");
+  library->id_ = id_of(s);
+  library->path_ = fs::canonical(path);
+  bytes.resize(size_t(s.st_size));
+  size_t got = 0;
+  while (got < bytes.size()) {
+    auto n = ::read(fd, bytes.data() + got, bytes.size() - got);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) refuse(n ? fmt::format("cannot be read: {}", std::strerror(errno)) : "changed while it was read");
+    got += size_t(n);
+  }
+  return fmt::format("{} ({} bytes)", library->path_.string(), bytes.size());
+}
+
+std::string Loading::allowed() {
+  Directories dirs = whitelist;
+  if (auto *one = std::getenv("MS_CUSTOM_AOT_WHITE_LIST"); one && *one) dirs.emplace_back(one);
+  if (dirs.empty()) return "no white list is set";
+  auto listed = dirs;
+  dirs.push_back(own_operators());
+  for (auto &d : dirs) {
+    std::error_code error;
+    auto real = fs::canonical(d, error);
+    if (error) continue;
+    auto [end, _] = std::mismatch(real.begin(), real.end(), library->path_.begin(), library->path_.end());
+    if (end == real.end()) return fmt::format("lies in {}", real.string());
+  }
+  std::vector<std::string> names;
+  for (auto &d : listed) names.push_back(d.string());
+  refuse(fmt::format("lies outside the white list ({}); its real path is {}", fmt::join(names, ", "),
+                     library->path_.string()));
+}
+
+std::string Loading::header() {
+  elf.emplace(bytes);
+  return fmt::format("ELF 64-bit shared object, {}", elf->machine());
+}
+
+std::string Loading::abi() {
+  auto note = elf->note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE);
+  if (!note) refuse("has no opgraft note: not an opgraft operator (build it with opgraft_add_op, or run its function with Custom)");
+  uint32_t version;
+  if (note->size() < sizeof version) refuse("has an opgraft note without an ABI version");
+  std::memcpy(&version, note->data(), sizeof version);
+  check_abi(version, "was");
+  yaml = note->substr(sizeof version);
+  return "ABI " + version_text(version);
+}
+
+std::string Loading::manifest() {
+  manifests = parse_manifests(yaml, "op.yaml");
+  std::vector<std::string> names;
+  for (auto &m : manifests) names.push_back(m.name + "@" + m.version);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string Loading::symbols() {
+  const std::string prefix = "opgraft_op_";
+  for (auto &m : manifests) {
+    for (auto &name : {prefix + m.name, m.name})
+      if (!elf->find(name)) refuse(fmt::format("symbol {} is missing: op.yaml describes {}, the file does not export it", name, m.name));
+    auto *s = elf->find(prefix + m.name);
+    if (!s->is_object || s->size < kLeastDescriptor)
+      refuse(fmt::format("symbol {}{} must be data of at least {} bytes, got {} of {} bytes", prefix, m.name, kLeastDescriptor,
+                         s->is_object ? "data" : "no data", s->size));
+  }
+  for (auto &s : elf->exports())
+    if (s.name.starts_with(prefix) &&
+        std::none_of(manifests.begin(), manifests.end(), [&](auto &m) { return prefix + m.name == s.name; }))
+      refuse(fmt::format("manifest disagrees with exports: the file exports {}, op.yaml does not describe {}", s.name,
+                         s.name.substr(prefix.size())));
+  return fmt::format("{} operators export their symbols", manifests.size());
+}
+
+std::string Loading::function_symbol() {
+  if (!elf->find(function)) refuse(fmt::format("symbol {} is missing: the file does not export it", function));
+  return "exports " + function;
+}
+
+std::string Loading::dependencies() {
+  for (auto name : elf->needed)
+    if (!find_dependency(name, *elf, library->path_))
+      refuse(fmt::format("needs the library {}, which is not found", name));
+  return fmt::format("{}", fmt::join(elf->needed, ", "));
+}
+
+std::string Loading::open() {
+  library->handle_ = ::dlopen(library->path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (!library->handle_) {
+    std::string cause = ::dlerror();
+    auto prefix = library->path_.string() + ": ";
+    if (cause.starts_with(prefix)) cause.erase(0, prefix.size());
+    refuse("dlopen: " + cause);
+  }
+  struct stat s;
+  if (::stat(library->path_.c_str(), &s) != 0 || !(id_of(s) == library->id_)) refuse("changed while it was loaded");
+  return "opened";
+}
+
+std::string Loading::descriptor() {
+  for (auto &m : manifests) {
+    auto *raw = static_cast<const opgraft_op *>(library->symbol("opgraft_op_" + m.name));
+    if (!raw) refuse(fmt::format("{}: the descriptor cannot be found", m.name));
+    check_abi(raw->abi_version, m.name + " was");
+    auto room = elf->find("opgraft_op_" + m.name)->size;
+    if (raw->struct_size < kLeastDescriptor || raw->struct_size > room)
+      refuse(fmt::format("{}: descriptor.struct_size must be {} to {} (its symbol's size), got {}", m.name, kLeastDescriptor,
+                         room, raw->struct_size));
+    Library::Entry e;
+    std::memcpy(&e.native, raw, std::min<size_t>(raw->struct_size, sizeof e.native));
+    e.native.struct_size = sizeof e.native;
+    auto same = [&](const char *field, const char *got, const std::string &expected) {
+      if (!got || got != expected)
+        refuse(fmt::format("{}: descriptor.{} must be '{}' as in op.yaml, got {}", m.name, field, expected,
+                           got ? fmt::format("'{}'", got) : "null"));
+    };
+    same("name", e.native.name, m.name);
+    same("version", e.native.version, m.version);
+    if (!e.native.infer) refuse(fmt::format("{}: descriptor.infer must not be null", m.name));
+    if (!e.native.kernel) refuse(fmt::format("{}: descriptor.kernel must not be null", m.name));
+    if (!m.backward.empty() && e.native.backward) same("backward", e.native.backward, m.backward);
+    e.version = Version::parse(m.version, "op.yaml");
+    e.manifest = m;
+    library->entries_.push_back(std::move(e));
+  }
+  return "agrees with op.yaml";
+}
+
+std::string Loading::score() {
+  std::vector<std::string> all;
+  auto &entries = library->entries_;
+  for (auto &e : entries) {
+    e.score = e.native.score ? e.native.score() : 1;
+    all.push_back(fmt::format("{} scores {}", e.manifest.name, e.score));
+  }
+  std::erase_if(entries, [](auto &e) { return e.score <= 0; });
+  auto text = fmt::format("{}", fmt::join(all, ", "));
+  if (entries.empty()) refuse("cannot run on this machine: " + text);
+  return text;
+}
+
+namespace {
+
+struct Step {
+  const char *name;
+  std::string (Loading::*run)();
+};
+constexpr Step kNative[] = {{"file", &Loading::file},
+                            {"whitelist", &Loading::allowed},
+                            {"elf", &Loading::header},
+                            {"abi", &Loading::abi},
+                            {"manifest", &Loading::manifest},
+                            {"symbols", &Loading::symbols},
+                            {"dependencies", &Loading::dependencies},
+                            {"dlopen", &Loading::open},
+                            {"descriptor", &Loading::descriptor},
+                            {"score", &Loading::score}};
+constexpr Step kForeign[] = {{"file", &Loading::file},
+                             {"whitelist", &Loading::allowed},
+                             {"elf", &Loading::header},
+                             {"symbols", &Loading::function_symbol},
+                             {"dependencies", &Loading::dependencies},
+                             {"dlopen", &Loading::open}};
+
+std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std::vector<Check> *report) {
+  for (auto &step : steps) {
+    std::string cause;
+    bool missing = false;
+    try {
+      auto detail = (l.*step.run)();
+      if (report) report->push_back({step.name, std::move(detail), true});
+      continue;
+    } catch (const std::exception &e) {
+      cause = e.what();
+      missing = dynamic_cast<const Missing *>(&e);
+    } catch (...) {
+      cause = "unknown exception from the file's code";
+    }
+    if (!report) {
+      if (missing) throw FileMissing(l.path.string(), step.name, cause);
+      throw LoadError(l.path.string(), step.name, cause);
+    }
+    report->push_back({step.name, cause, false});
+    return nullptr;
+  }
+  return l.library;
+}
+
+}  // namespace
+
+std::shared_ptr<const Library> Library::open(const fs::path &file, const Directories &whitelist, std::vector<Check> *report) {
+  Loading l;
+  l.path = file;
+  l.whitelist = whitelist;
+  return run(l, kNative, report);
+}
+
+std::shared_ptr<const Library> Library::open_foreign(const fs::path &file, const Directories &whitelist, const std::string &function) {
+  Loading l;
+  l.path = file;
+  l.whitelist = whitelist;
+  l.function = function;
+  return run(l, kForeign, nullptr);
+}
+
+Library::~Library() {
+  if (handle_) ::dlclose(handle_);
+}
+
+void *Library::symbol(const std::string &name) const { return ::dlsym(handle_, name.c_str()); }
+
+FileId identify(const fs::path &file) {
+  struct stat s;
+  if (::stat(file.c_str(), &s) == 0) return id_of(s);
+  if (errno == ENOENT || errno == ENOTDIR) throw FileMissing(file.string(), "file", "no such file");
+  throw LoadError(file.string(), "file", fmt::format("cannot be read: {}", std::strerror(errno)));
+}
+
+fs::path own_operators() {
+  Dl_info info;
+  if (!::dladdr(reinterpret_cast<void *>(&own_operators), &info) || !info.dli_fname) return {};
+  std::error_code error;
+  auto self = fs::canonical(info.dli_fname, error);
+  return error ? fs::path() : self.parent_path() / "ops";
+}
+
+std::vector<Check> examine(const fs::path &file, const Directories &whitelist) {
+  std::vector<Check> report;
+  Library::open(file, whitelist, &report);
+  return report;
+}
+
+}  // namespace opgraft
