@@ -1,0 +1,135 @@
+#include "infer/passes/passes.h"
+
+#include <gtest/gtest.h>
+
+#include "engine_test_util.h"
+#include "infer/passes/pattern.h"
+#include "infer/passes/proof.h"
+
+namespace opgraft {
+namespace {
+using namespace test;
+using namespace passes;
+
+std::vector<Rule> swiglu_rules() {
+  std::vector<Rule> out;
+  for (auto &r : rules_of(ops()))
+    if (r.op.rfind("SwiGLU@", 0) == 0) out.push_back(r);
+  return out;
+}
+
+TEST(Passes, FoldComputesWhatIsConstant) {
+  Graph g;
+  ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {2}, true});
+  ValueId c = one(g, "Add", {g.add_constant(Tensor::scalar(1)), g.add_constant(Tensor::scalar(2))});
+  g.outputs = {one(g, "Mul", {x, c})};
+  EXPECT_TRUE(fold_constants(g, ops()));
+  ASSERT_EQ(g.order().size(), 1u);
+  const Value &folded = g.value(g.node(g.order()[0]).inputs[1]);
+  ASSERT_EQ(folded.kind, Value::kConstant);
+  EXPECT_EQ(*folded.constant.data<float>(), 3.0f);
+  EXPECT_FALSE(fold_constants(g, ops()));
+}
+
+TEST(Passes, DeadCodeGoesAndOutputsStay) {
+  auto g = gated();
+  one(*g, "Neg", {g->inputs[0]});
+  EXPECT_TRUE(remove_dead_code(*g, ops()));
+  EXPECT_EQ(g->order().size(), 2u);
+  EXPECT_FALSE(remove_dead_code(*g, ops()));
+}
+
+TEST(Passes, CommonSubexpressionsMergeAlsoWhenExchanged) {
+  Graph g;
+  ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {2}, true}), y = g.add_input("y", {OPGRAFT_FLOAT32, {2}, true});
+  g.outputs = {one(g, "Sub", {one(g, "Add", {x, y}), one(g, "Add", {y, x})})};
+  EXPECT_TRUE(merge_common(g, ops()));
+  ASSERT_EQ(g.order().size(), 2u);
+  auto &n = g.node(g.order()[1]);
+  EXPECT_EQ(n.inputs[0], n.inputs[1]);
+}
+
+TEST(Substitute, PutsTheOpInAndKeepsTheSubgraphAsFallback) {
+  auto g = gated();
+  Report r = substitute(*g, ops(), swiglu_rules());
+  ASSERT_EQ(r.swapped.size(), 1u);
+  ASSERT_EQ(g->order().size(), 1u);
+  const Node &n = g->node(g->order()[0]);
+  EXPECT_EQ(n.op, "SwiGLU");
+  EXPECT_EQ(n.inputs, g->inputs) << "x and gate by name, not by place";
+  ASSERT_TRUE(n.fallback);
+  EXPECT_EQ(n.fallback->order().size(), 2u);
+}
+
+TEST(Substitute, AProofFillsInDifferencesAndTimes) {
+  auto g = gated();
+  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false};
+  Report r = substitute(*g, ops(), swiglu_rules(), &proof);
+  ASSERT_EQ(r.swapped.size(), 1u);
+  EXPECT_GE(r.swapped[0].max_abs, 0);
+  EXPECT_LT(r.swapped[0].max_abs, 1e-5);
+  EXPECT_GT(r.swapped[0].ms_before, 0);
+  EXPECT_GT(r.swapped[0].ms_after, 0);
+}
+
+TEST(Substitute, AProofWithoutInputsIsAnErrorAndChangesNothing) {
+  auto g = gated();
+  ProofOptions proof;
+  EXPECT_THROW(substitute(*g, ops(), swiglu_rules(), &proof), Error);
+  EXPECT_EQ(g->order().size(), 2u);
+}
+
+TEST(Substitute, AWrongReplacementIsUndoneAndReported) {
+  auto g = gated();
+  auto pattern = std::make_shared<Graph>("pattern");
+  ValueId a = pattern->add_input("a", {OPGRAFT_FLOAT32, {2, 33}, true});
+  pattern->outputs = {one(*pattern, "SiLU", {a})};
+  auto wrong = std::make_shared<Graph>("wrong");
+  ValueId b = wrong->add_input("a", {OPGRAFT_FLOAT32, {2, 33}, true});
+  wrong->outputs = {one(*wrong, "Sigmoid", {b})};
+  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false};
+  Report r = substitute(*g, ops(), {{"wrong", "", "", pattern, wrong}}, &proof);
+  EXPECT_TRUE(r.swapped.empty());
+  ASSERT_EQ(r.left.size(), 1u);
+  EXPECT_NE(r.left[0].why.find("the results differ"), std::string::npos) << r.left[0].why;
+  EXPECT_EQ(g->node(g->order()[0]).op, "SiLU");
+}
+
+TEST(Substitute, AnInnerValueUsedElsewhereIsLeftAlone) {
+  auto g = gated();
+  ValueId silu = g->node(g->order()[0]).outputs[0];
+  g->outputs.push_back(silu);
+  Report r = substitute(*g, ops(), swiglu_rules());
+  EXPECT_TRUE(r.swapped.empty());
+  ASSERT_FALSE(r.left.empty());
+  EXPECT_NE(r.left[0].why.find("is an output of the model"), std::string::npos);
+}
+
+TEST(Proof, SecondSizeIsCutFromTheFirst) {
+  auto g = gated();
+  auto sets = vary_sizes(*g, {{floats({6, 33}), floats({6, 33})}});
+  ASSERT_EQ(sets.size(), 2u);
+  EXPECT_EQ(sets[1][0].dims(), (Shape{3, 33}));
+  EXPECT_EQ(std::memcmp(sets[1][0].data(), sets[0][0].data(), sets[1][0].bytes()), 0);
+}
+
+TEST(Proof, NanAndInfMustStandInTheSamePlaces) {
+  Tensor a = floats({4}), b = floats({4});
+  a.data<float>()[1] = b.data<float>()[1] = NAN;
+  a.data<float>()[2] = b.data<float>()[2] = INFINITY;
+  EXPECT_TRUE(compare(a, b).agrees);
+  a.data<float>()[2] = -INFINITY;
+  EXPECT_FALSE(compare(a, b).agrees);
+  a.data<float>()[2] = 1;
+  EXPECT_FALSE(compare(a, b).agrees);
+}
+
+TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty()); }
+
+TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
+  for (const char *text : {"", "Mul(", "Mul(x,", "x", "a = ", "Mul(x, y) ->", "Mul(x y)", "Mul(x, p=[1, )", "Mul(x, p=\"a)"})
+    EXPECT_THROW(parse_pattern(text, "test"), Error) << text;
+}
+
+}  // namespace
+}  // namespace opgraft

@@ -1,0 +1,149 @@
+#include "infer/session.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdlib>
+#include <new>
+#include <thread>
+
+#include "engine_test_util.h"
+#include "infer/plan.h"
+
+// Counts this binary's allocations, to show that a steady run makes none.
+static std::atomic<int64_t> allocations{0};
+void *operator new(size_t n) {
+  allocations.fetch_add(1, std::memory_order_relaxed);
+  if (void *p = std::malloc(n ? n : 1)) return p;
+  throw std::bad_alloc();
+}
+void operator delete(void *p) noexcept { std::free(p); }
+void operator delete(void *p, size_t) noexcept { std::free(p); }
+
+namespace opgraft {
+namespace {
+using namespace test;
+
+TEST(Session, RunsTheFormulaOnEverySize) {
+  Session s(std::make_shared<Model>(gated()));
+  for (int64_t rows : {1, 3, 0, 3, 7}) {
+    Tensor x = floats({rows, 33}, -1), gate = floats({rows, 33}, -2, 0.3f);
+    auto y = s.run({x, gate});
+    ASSERT_EQ(y.size(), 1u);
+    ASSERT_EQ(y[0].dims(), (Shape{rows, 33}));
+    for (int64_t i = 0; i < y[0].size(); ++i) {
+      double g = gate.data<float>()[i], want = x.data<float>()[i] * g / (1 + std::exp(-g));
+      ASSERT_NEAR(y[0].data<float>()[i], want, 1e-5 * (1 + std::fabs(want)));
+    }
+  }
+  EXPECT_EQ(s.model().stats().plans_made, 4u) << "a signature seen before is not planned again";
+}
+
+TEST(Session, AllocatesNothingInASteadyRun) {
+  Session s(std::make_shared<Model>(gated(64)));
+  std::vector<Tensor> in{floats({16, 64}), floats({16, 64})}, out;
+  s.run_into(in, out);
+  int64_t before = allocations.load();
+  for (int i = 0; i < 100; ++i) s.run_into(in, out);
+  EXPECT_EQ(allocations.load(), before);
+}
+
+TEST(Session, ArenaOfAChainIsOneBufferWhereOpsWorkInPlace) {
+  Session s(std::make_shared<Model>(chain(50, {1000})));
+  auto y = s.run({floats({1000})});
+  EXPECT_FLOAT_EQ(y[0].data<float>()[0], 50.0f);
+  EXPECT_LE(s.arena_bytes(), 2 * 4096u);
+  EXPECT_GE(s.intermediate_bytes(), 40 * 4000u);
+}
+
+TEST(Session, InputsAreNeverWrittenAndOutputsNeverShared) {
+  auto g = std::make_shared<Graph>();
+  ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {8}, true});
+  ValueId y = one(*g, "Neg", {x});
+  g->outputs = {x, y, y};
+  Session s(std::make_shared<Model>(g));
+  Tensor in = floats({8}, 1);
+  auto out = s.run({in});
+  ASSERT_EQ(out.size(), 3u);
+  EXPECT_EQ(in.data<float>()[0], 1.0f);
+  EXPECT_EQ(out[0].data<float>()[0], 1.0f);
+  EXPECT_EQ(out[1].data<float>()[0], -1.0f);
+  EXPECT_EQ(out[2].data<float>()[0], -1.0f);
+  EXPECT_NE(out[1].data(), out[2].data());
+}
+
+TEST(Session, AViewOfAnInputIsCopiedToTheOutput) {
+  auto g = std::make_shared<Graph>();
+  int64_t n = g->symbols.fresh("n");
+  ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {n, 4}, true});
+  g->outputs = {one(*g, "Reshape", {x, g->add_constant(Tensor::of({-1}))})};
+  EXPECT_EQ(g->symbols.text(g->value(g->outputs[0]).type.dims[0]), "4*n");
+  Session s(std::make_shared<Model>(g));
+  Tensor in = floats({3, 4});
+  auto out = s.run({in});
+  EXPECT_EQ(out[0].dims(), (Shape{12}));
+  EXPECT_EQ(std::memcmp(out[0].data(), in.data(), in.bytes()), 0);
+}
+
+TEST(Session, ShapeValuesFoldAtPlanTime) {
+  auto g = std::make_shared<Graph>();
+  int64_t b = g->symbols.fresh("b"), t = g->symbols.fresh("t");
+  ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {b, t, 12}, true});
+  ValueId shape = one(*g, "Shape", {x});
+  ValueId db = one(*g, "TupleGetItem", {shape}, {{"index", int64_t(0)}});
+  ValueId dt = one(*g, "TupleGetItem", {shape}, {{"index", int64_t(1)}});
+  ValueId target = one(*g, "MakeTuple", {db, dt, g->add_constant([] { Tensor c(OPGRAFT_INT64, {}); *c.data<int64_t>() = 3; return c; }()),
+                                         g->add_constant([] { Tensor c(OPGRAFT_INT64, {}); *c.data<int64_t>() = 4; return c; }())});
+  ValueId y = one(*g, "Neg", {one(*g, "Reshape", {x, target})});
+  g->outputs = {y};
+  EXPECT_EQ(g->value(y).type.dims, (Shape{b, t, 3, 4}));
+  auto model = std::make_shared<Model>(g);
+  EXPECT_EQ(model->plan({{2, 5, 12}})->instructions.size(), 1u) << "only Neg runs";
+  Session s(model);
+  EXPECT_EQ(s.run({floats({2, 5, 12})})[0].dims(), (Shape{2, 5, 3, 4}));
+}
+
+TEST(Session, WrongInputsAreRefusedByName) {
+  Session s(std::make_shared<Model>(gated()));
+  auto message = [&](std::vector<Tensor> in) -> std::string {
+    try {
+      s.run(in);
+    } catch (const std::exception &e) {
+      return e.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(message({floats({2, 33})}), "model: takes 2 inputs, got 1");
+  EXPECT_EQ(message({floats({2, 33}), floats({2, 32})}), "model: input gate.shape must be (rows, 33), got (2, 32)");
+  EXPECT_EQ(message({floats({2, 33}), floats({3, 33})}), "model: input gate.shape must be (rows, 33), got (3, 33)");
+  EXPECT_EQ(message({floats({2, 33}), Tensor(OPGRAFT_INT32, {2, 33})}), "model: input gate.dtype must be float32, got int32");
+}
+
+TEST(SessionThreads, ManySessionsOnOneModelAgreeWithOne) {
+  auto model = std::make_shared<Model>(gated(257));
+  std::vector<Tensor> in{floats({64, 257}, -3), floats({64, 257}, -2, 0.17f)};
+  Tensor want = Session(model).run(in)[0];
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      Session s(model);
+      for (int i = 0; i < 20; ++i) {
+        Tensor got = s.run(in)[0];
+        if (std::memcmp(got.data(), want.data(), want.bytes()) != 0) ++wrong;
+        s.run({floats({t + 1, 257}), floats({t + 1, 257})});
+      }
+    });
+  for (auto &t : threads) t.join();
+  EXPECT_EQ(wrong.load(), 0);
+}
+
+TEST(Plan, TheCacheOfPlansIsBounded) {
+  auto model = std::make_shared<Model>(gated());
+  for (int64_t rows = 0; rows < 100; ++rows) model->plan({{rows, 33}, {rows, 33}});
+  EXPECT_EQ(model->stats().plans_made, 100u);
+  EXPECT_LE(model->stats().plans_cached, 16u);
+}
+
+}  // namespace
+}  // namespace opgraft
