@@ -1,0 +1,119 @@
+"""Cases of the element-wise operators; swiglu/cases.py explains the format. REFERENCE functions take
+the attributes as keywords; an input given as (dtype, values) has just these values."""
+
+import math
+
+import numpy as np
+
+INF, NAN = math.inf, math.nan
+_erf = np.vectorize(math.erf, otypes=[np.float64])
+
+
+def gelu(x, approximate="tanh"):
+    if approximate == "none":
+        return 0.5 * x * (1.0 + _erf(x / math.sqrt(2.0)))
+    return 0.5 * x * (1.0 + np.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def cast(x, dtype="float32"):
+    if dtype == "bool":
+        return x != 0
+    return np.trunc(x) if "int" in dtype else x
+
+
+REFERENCE = {
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "Pow": np.power,
+    "Less": np.less,
+    "Equal": np.equal,
+    "Greater": np.greater,
+    "Sqrt": np.sqrt,
+    "Rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "Exp": np.exp,
+    "Erf": lambda x: _erf(x) if x.size else x,
+    "Tanh": np.tanh,
+    "Sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
+    "SiLU": lambda x: x / (1.0 + np.exp(-x)),
+    "ReLU": lambda x: np.maximum(x, 0),
+    "Neg": np.negative,
+    "Square": np.square,
+    "GeLU": lambda x, **attrs: gelu(x, **attrs) if x.size else x,
+    "Select": lambda cond, x, y: np.where(cond, x, y),
+    "Cast": cast,
+}
+
+ARITHMETIC = ["Add", "Sub", "Mul", "Maximum", "Minimum"]
+COMPARISONS = ["Less", "Equal", "Greater"]
+POSITIVE = {"Sqrt", "Rsqrt"}
+FUNCTIONS = ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh", "Sigmoid", "SiLU", "ReLU", "Neg", "Square", "GeLU"]
+TOLERANCE = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "int32": 0, "int64": 0}
+FLOATS = ["float32", "float16", "bfloat16"]
+# Same shape, scalar, vector along the last dimension, a number per row, both sides, several
+# dimensions, nothing, 0-d.
+PAIRS = [
+    ((33,), (33,)),
+    ((64, 37), (64, 37)),
+    ((5, 19), ()),
+    ((1,), (7, 3)),
+    ((6, 70), (70,)),
+    ((6, 70), (6, 1)),
+    ((5, 1), (1, 9)),
+    ((2, 3, 1, 5), (3, 4, 1)),
+    ((0, 5), (5,)),
+    ((), ()),
+]
+SHAPES = [(64,), (3, 7), (1,), (0, 5), (), (2, 3, 17), (5, 2053)]
+
+
+def case(op, inputs, attrs=None, rtol=0.0, atol=0.0):
+    return {"op": op, "inputs": inputs, "attrs": attrs or {}, "rtol": rtol, "atol": atol}
+
+
+def drawn(dtype, shape):
+    return (dtype, shape, (-50, 50)) if dtype.startswith("int") else (dtype, shape)
+
+
+CASES = (
+    [case(op, [drawn(t, a), drawn(t, b)], rtol=TOLERANCE[t], atol=TOLERANCE[t]) for op in ARITHMETIC for t in TOLERANCE for a, b in PAIRS]
+    + [case("Div", [(t, a), (t, b, (0.5, 2.0))], rtol=TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
+    + [case("Pow", [(t, a, (0.5, 2.0)), (t, b)], rtol=2 * TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
+    + [case("Pow", [("float32", (3, 21)), ("float32", [2.0])], rtol=3e-6)]
+    + [case(op, [(t, a, (-3, 3)), (t, b, (-3, 3))]) for op in COMPARISONS for t in ["int32", "int64", *FLOATS] for a, b in PAIRS]
+    + [case("Equal", [("bool", [True, False, True]), ("bool", [True, True, False])])]
+    + [case(op, [("float32", (40,), "special"), ("float32", [1.0])], rtol=3e-6) for op in [*ARITHMETIC, *COMPARISONS, "Div"]]
+    + [case(op, [("float32", [1.0, NAN, INF, NAN, -INF]), ("float32", [NAN, 1.0, 0.0, NAN, 2.0])]) for op in [*ARITHMETIC, *COMPARISONS]]
+    + [
+        case(op, [(t, s, (0.1, 30.0)) if op in POSITIVE else (t, s)], rtol=TOLERANCE[t], atol=1e-6)
+        for op in FUNCTIONS
+        for t in FLOATS
+        for s in SHAPES
+    ]
+    + [case(op, [(t, s, (-50, 50))]) for op in ["ReLU", "Neg", "Square"] for t in ["int32", "int64"] for s in SHAPES]
+    + [case("GeLU", [(t, s)], {"approximate": "none"}, TOLERANCE[t], 1e-6) for t in FLOATS for s in SHAPES]
+    + [case(op, [("float32", (40,), "special")], rtol=3e-6, atol=1e-6) for op in FUNCTIONS]
+    # Far into both tails and close to zero, where a formula shows its weakness.
+    + [case(op, [("float32", (1000,), (-12.0, 12.0))], rtol=3e-6, atol=1e-6) for op in FUNCTIONS if op not in POSITIVE]
+    + [case(op, [("float32", (1000,), (-1e-3, 1e-3))], rtol=2e-6) for op in ["Tanh", "Erf", "SiLU"]]
+    + [case("Select", [("bool", [[True], [False], [True]]), (t, (3, 17)), (t, (17,))]) for t in [*FLOATS, "int64"]]
+    + [case("Select", [("bool", [True, False] * 20), ("float32", (40,)), ("float32", [-INF])])]
+    + [case("Select", [("bool", True), ("int32", (2, 3), (-9, 9)), ("int32", (3,), (-9, 9))])]
+    + [case("Cast", [(t, (3, 23), (-50, 50))], {"dtype": u}, TOLERANCE.get(u, 0)) for t in [*FLOATS, "int8", "int32", "int64"] for u in [*FLOATS, "int8", "int32", "int64", "bool"]]
+    + [case("Cast", [("bool", [True, False, True])], {"dtype": u}) for u in ["float32", "float16", "int64", "bool"]]
+    + [case("Cast", [("float32", [INF, -INF, NAN, 0.0])], {"dtype": u}) for u in ["float16", "bfloat16"]]
+    + [case("Cast", [("float32", (0, 3))], {"dtype": "int32"})]
+)
+
+REFUSED = [
+    {"op": "Add", "inputs": [("float32", (4, 8)), ("float32", (4, 7))], "error": r"Add: shapes \(4, 8\) and \(4, 7\) do not broadcast"},
+    {"op": "Mul", "inputs": [("float32", (4,)), ("float16", (4,))], "error": "Mul: y.dtype must equal x.dtype float32, got float16"},
+    {"op": "Div", "inputs": [("int32", (4,)), ("int32", (4,))], "error": "Div: x.dtype must be one of float32, float16, bfloat16, got int32"},
+    {"op": "Exp", "inputs": [("int32", (4,))], "error": "Exp: x.dtype must be one of float32, float16, bfloat16, got int32"},
+    {"op": "GeLU", "inputs": [("float32", (4,))], "attrs": {"approximate": "fast"}, "error": "GeLU: approximate must be 'tanh' or 'none', got 'fast'"},
+    {"op": "Select", "inputs": [("float32", (4,)), ("float32", (4,)), ("float32", (4,))], "error": "Select: cond.dtype must be one of bool, got float32"},
+    {"op": "Cast", "inputs": [("float32", (4,))], "attrs": {"dtype": "int3"}, "error": "Cast: dtype must be one of .*, got 'int3'"},
+]

@@ -1,0 +1,179 @@
+// Functions of one tensor, element by element. Half types compute in float32 and round once.
+#include "opgraft/op.h"
+
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "unary.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "aot_ops/common/activations-inl.h"
+// clang-format on
+
+#ifndef OPGRAFT_ELEMENTWISE_UNARY_ONCE
+#define OPGRAFT_ELEMENTWISE_UNARY_ONCE
+namespace opgraft {
+enum UnaryOp { kSqrt, kRsqrt, kExp, kErf, kTanh, kSigmoid, kSiLU, kReLU, kNeg, kSquare, kGeLU, kGeLUErf };
+}
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <UnaryOp op, class D, class V> HWY_INLINE V Apply(D d, V x) {
+  if constexpr (op == kSqrt) return hn::Sqrt(x);
+  if constexpr (op == kRsqrt) return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
+  if constexpr (op == kExp) return Exp(d, x);
+  if constexpr (op == kErf) return Erf(d, x);
+  if constexpr (op == kTanh) return Tanh(d, x);
+  if constexpr (op == kSigmoid) return Sigmoid(d, x);
+  if constexpr (op == kSiLU) return Silu(d, x);
+  if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+  if constexpr (op == kNeg) return hn::Neg(x);
+  if constexpr (op == kSquare) return hn::Mul(x, x);
+  if constexpr (op == kGeLU) {
+    // x (1 + tanh u) / 2 = x / (1 + e^-2u), which keeps its digits where tanh nears -1.
+    const V u = hn::Mul(x, hn::MulAdd(hn::Mul(x, x), hn::Set(d, 1.5957691216f * 0.044715f), hn::Set(d, 1.5957691216f)));
+    return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(u))));
+  }
+  if constexpr (op == kGeLUErf)
+    return hn::Mul(hn::Mul(hn::Set(d, 0.5f), x), hn::Add(hn::Set(d, 1.0f), Erf(d, hn::Mul(x, hn::Set(d, 0.70710678f)))));
+}
+
+template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
+  if constexpr (std::is_integral_v<T>) {
+    using U = std::make_unsigned_t<T>;
+    for (int64_t i = 0; i < n; ++i)
+      y[i] = op == kReLU ? (x[i] < 0 ? T(0) : x[i]) : op == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
+  } else {
+    const hn::ScalableTag<float> d;
+    const int64_t lanes = int64_t(hn::Lanes(d));
+    int64_t i = 0;
+    for (; i + lanes <= n; i += lanes) StoreF32(Apply<op>(d, LoadF32(d, x + i)), d, y + i);
+    if (size_t rest = size_t(n - i)) StoreF32N(Apply<op>(d, LoadF32N(d, x + i, rest)), d, y + i, rest);
+  }
+}
+
+template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
+  const T *x = static_cast<const T *>(vx);
+  T *y = static_cast<T *>(vy);
+  switch (op) {
+    case kReLU: return Loop<kReLU>(x, y, n);
+    case kNeg: return Loop<kNeg>(x, y, n);
+    case kSquare: return Loop<kSquare>(x, y, n);
+  }
+  if constexpr (!std::is_integral_v<T>) switch (op) {
+      case kSqrt: return Loop<kSqrt>(x, y, n);
+      case kRsqrt: return Loop<kRsqrt>(x, y, n);
+      case kExp: return Loop<kExp>(x, y, n);
+      case kErf: return Loop<kErf>(x, y, n);
+      case kTanh: return Loop<kTanh>(x, y, n);
+      case kSigmoid: return Loop<kSigmoid>(x, y, n);
+      case kSiLU: return Loop<kSiLU>(x, y, n);
+      case kGeLU: return Loop<kGeLU>(x, y, n);
+      case kGeLUErf: return Loop<kGeLUErf>(x, y, n);
+    }
+}
+
+void UnaryRow(int op, int dtype, const void *x, void *y, int64_t n) {
+  switch (dtype) {
+    case OPGRAFT_FLOAT32: return UnaryOf<float>(op, x, y, n);
+    case OPGRAFT_FLOAT16: return UnaryOf<float16>(op, x, y, n);
+    case OPGRAFT_BFLOAT16: return UnaryOf<bfloat16>(op, x, y, n);
+    case OPGRAFT_INT32: return UnaryOf<int32_t>(op, x, y, n);
+    default: return UnaryOf<int64_t>(op, x, y, n);
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD(UnaryRow)
+
+namespace {
+
+constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare; }
+constexpr int64_t grain(UnaryOp op) { return takes_integers(op) || op == kSqrt || op == kRsqrt ? 8192 : 2048; }
+
+// GeLU's attribute `approximate` chooses between the two formulas.
+UnaryOp chosen(const Arguments &a, UnaryOp op) {
+  if (op != kGeLU) return op;
+  const std::string form = a.attr_string("approximate", "tanh");
+  a.check(form == "tanh" || form == "none", "approximate must be 'tanh' or 'none', got '" + form + "'");
+  return form == "none" ? kGeLUErf : kGeLU;
+}
+
+template <UnaryOp op> void InferUnary(InferContext &c) {
+  if constexpr (takes_integers(op))
+    c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64});
+  else c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  chosen(c, op);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+template <UnaryOp op> void KernelUnary(Context &c) {
+  const TensorView x = c.input(0), y = c.output(0);
+  const int64_t size = int64_t(dtype_size(x.dtype()));
+  const int form = chosen(c, op), dtype = x.dtype();
+  auto row = UnaryRow_simd();
+  c.parallel_for(y.size(), grain(op), [&](int64_t begin, int64_t end) {
+    row(form, dtype, x.data<char>() + begin * size, y.data<char>() + begin * size, end - begin);
+  });
+}
+
+float formula(UnaryOp op, float x) {
+  switch (op) {
+    case kSqrt: return std::sqrt(x);
+    case kRsqrt: return 1.0f / std::sqrt(x);
+    case kExp: return std::exp(x);
+    case kErf: return std::erf(x);
+    case kTanh: return std::tanh(x);
+    case kSigmoid: return 1.0f / (1.0f + std::exp(-x));
+    case kSiLU: return x / (1.0f + std::exp(-x));
+    case kReLU: return x < 0.0f ? 0.0f : x;
+    case kNeg: return -x;
+    case kSquare: return x * x;
+    case kGeLU: return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
+    case kGeLUErf: return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
+  }
+  return x;
+}
+
+template <UnaryOp op> void ReferenceUnary(Context &c) {
+  const UnaryOp form = chosen(c, op);
+  dispatch<float, float16, bfloat16, int32_t, int64_t>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    const T *x = c.input(0).data<T>();
+    T *y = c.output(0).data<T>();
+    for (int64_t i = 0; i < c.output(0).size(); ++i) {
+      if constexpr (std::is_integral_v<T>) {
+        using U = std::make_unsigned_t<T>;
+        y[i] = form == kReLU ? (x[i] < 0 ? T(0) : x[i]) : form == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
+      } else {
+        y[i] = T(formula(form, float(x[i])));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+#define OPGRAFT_UNARY(Name)                                                                \
+  OPGRAFT_OP(Name, .inputs = 1, .infer = ::opgraft::InferUnary<::opgraft::k##Name>,        \
+             .kernel = ::opgraft::KernelUnary<::opgraft::k##Name>, .reference = ::opgraft::ReferenceUnary<::opgraft::k##Name>)
+OPGRAFT_UNARY(Sqrt)
+OPGRAFT_UNARY(Rsqrt)
+OPGRAFT_UNARY(Exp)
+OPGRAFT_UNARY(Erf)
+OPGRAFT_UNARY(Tanh)
+OPGRAFT_UNARY(Sigmoid)
+OPGRAFT_UNARY(SiLU)
+OPGRAFT_UNARY(ReLU)
+OPGRAFT_UNARY(Neg)
+OPGRAFT_UNARY(Square)
+OPGRAFT_UNARY(GeLU)
+#endif

@@ -1,0 +1,225 @@
+// ReduceMean, ReduceSum and ReduceMax over any set of axes. Neighbouring kept and neighbouring
+// reduced dimensions merge, so that a row is contiguous in either: a reduced row folds to a number,
+// a kept row folds into a row of accumulators. Half types accumulate in float32.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "aot_ops/common/strided.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "reduce.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+struct SumOf {
+  template <class V> HWY_INLINE V operator()(V a, V b) const { return hn::Add(a, b); }
+};
+struct MaxOf {  // a NaN wins
+  template <class V> HWY_INLINE V operator()(V a, V b) const {
+    return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::Gt(a, b), a, b));
+  }
+};
+
+// Folds n elements into one number; four accumulators hide the latency of an addition.
+template <class Op, class T> float Fold(Op op, float start, const T *x, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  auto a0 = hn::Set(d, start), a1 = a0, a2 = a0, a3 = a0;
+  int64_t i = 0;
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    a0 = op(a0, LoadF32(d, x + i));
+    a1 = op(a1, LoadF32(d, x + i + lanes));
+    a2 = op(a2, LoadF32(d, x + i + 2 * lanes));
+    a3 = op(a3, LoadF32(d, x + i + 3 * lanes));
+  }
+  for (; i + lanes <= n; i += lanes) a0 = op(a0, LoadF32(d, x + i));
+  HWY_ALIGN float part[hn::MaxLanes(d)];
+  hn::Store(op(op(a0, a1), op(a2, a3)), d, part);
+  const hn::CappedTag<float, 1> one;
+  auto total = hn::Set(one, start);
+  for (int64_t k = 0; k < lanes; ++k) total = op(total, hn::Set(one, part[k]));
+  for (; i < n; ++i) total = op(total, hn::Set(one, float(x[i])));
+  return hn::GetLane(total);
+}
+
+// acc[i] = op(acc[i], x[i])
+template <class Op, class T> void Into(Op op, const T *x, float *acc, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) hn::StoreU(op(hn::LoadU(d, acc + i), LoadF32(d, x + i)), d, acc + i);
+  if (size_t rest = size_t(n - i)) StoreF32N(op(LoadF32N(d, acc + i, rest), LoadF32N(d, x + i, rest)), d, acc + i, rest);
+}
+
+template <class T> float FoldOf(bool max, const T *x, int64_t n) {
+  return max ? Fold(MaxOf(), -HUGE_VALF, x, n) : Fold(SumOf(), 0.0f, x, n);
+}
+float FoldRow(int dtype, bool max, const void *x, int64_t n) {
+  if (dtype == OPGRAFT_FLOAT32) return FoldOf(max, static_cast<const float *>(x), n);
+  if (dtype == OPGRAFT_FLOAT16) return FoldOf(max, static_cast<const float16 *>(x), n);
+  return FoldOf(max, static_cast<const bfloat16 *>(x), n);
+}
+template <class T> void IntoOf(bool max, const T *x, float *acc, int64_t n) {
+  max ? Into(MaxOf(), x, acc, n) : Into(SumOf(), x, acc, n);
+}
+void IntoRow(int dtype, bool max, const void *x, float *acc, int64_t n) {
+  if (dtype == OPGRAFT_FLOAT32) return IntoOf(max, static_cast<const float *>(x), acc, n);
+  if (dtype == OPGRAFT_FLOAT16) return IntoOf(max, static_cast<const float16 *>(x), acc, n);
+  return IntoOf(max, static_cast<const bfloat16 *>(x), acc, n);
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD(FoldRow)
+OPGRAFT_SIMD(IntoRow)
+
+namespace {
+
+enum ReduceOp { kMean, kSum, kMax };
+
+// Bit i: dimension i is reduced. An empty `axis` reduces all.
+uint32_t reduced_dims(const Arguments &a) {
+  const int rank = a.input(0).rank();
+  uint32_t bits = 0;
+  const auto axes = a.attr_ints("axis");
+  for (int64_t v : axes) bits |= 1u << a.axis(v, rank);
+  return axes.empty() ? (1u << rank) - 1 : bits;
+}
+
+template <ReduceOp op> void InferReduce(InferContext &c) {
+  if constexpr (op == kMean) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  else c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64});
+  const uint32_t bits = reduced_dims(c);
+  const bool keep = c.attr_bool("keep_dims", false);
+  Shape out;
+  int64_t count = 1, elements = 1;
+  for (int i = 0; i < c.input(0).rank(); ++i) {
+    const int64_t dim = c.input(0).dim(i);
+    if (!(bits >> i & 1)) {
+      out.push_back(dim);
+      elements *= dim;
+      continue;
+    }
+    count *= dim;
+    if (keep) out.push_back(1);
+  }
+  if (op == kMax && count == 0 && elements != 0) c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape " + to_string(c.input(0).shape()));
+  c.output(c.input(0).dtype(), out);
+}
+
+// Kept dimensions and reduced dimensions of x as two walks; the last row belongs to one of them.
+struct Walks {
+  Strided<1> kept, reduced;
+  explicit Walks(const Arguments &a) {
+    const TensorView x = a.input(0);
+    const uint32_t bits = reduced_dims(a);
+    Shape stride(size_t(x.rank()) + 1, 1);
+    for (int i = x.rank() - 1; i >= 0; --i) stride[size_t(i)] = stride[size_t(i) + 1] * x.dim(i);
+    for (int i = 0; i < x.rank(); ++i) (bits >> i & 1 ? reduced : kept).push(x.dim(i), {stride[size_t(i) + 1]});
+    kept.finish();
+    reduced.finish();
+  }
+};
+
+template <ReduceOp op, class T> void reduce_floats(Context &c, const Walks &w) {
+  const T *x = c.input(0).data<T>();
+  T *y = c.output(0).data<T>();
+  const int dtype = c.input(0).dtype();
+  const int64_t count = w.reduced.total;
+  const float scale = op == kMean ? float(1.0 / double(count)) : 1.0f;
+  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(count, 1));
+  auto fold = FoldRow_simd();
+  auto into = IntoRow_simd();
+  if (w.kept.row > 1 && w.kept.step[0] == 1) {  // the last dimension is kept
+    constexpr int64_t kBlock = 256;
+    c.parallel_for(w.kept.total, std::max<int64_t>(grain, 16), [&](int64_t begin, int64_t end) {
+      float acc[kBlock];
+      w.kept.walk(begin, end, [&](const int64_t (&at)[1], int64_t out, int64_t n) {
+        for (int64_t b = 0; b < n; b += kBlock) {
+          const int64_t m = std::min(kBlock, n - b);
+          std::fill_n(acc, m, op == kMax ? -std::numeric_limits<float>::infinity() : 0.0f);
+          w.reduced.walk(0, count, [&](const int64_t (&from)[1], int64_t, int64_t rows) {
+            for (int64_t r = 0; r < rows; ++r) into(dtype, op == kMax, x + at[0] + b + from[0] + r * w.reduced.step[0], acc, m);
+          });
+          for (int64_t i = 0; i < m; ++i) y[out + b + i] = T(acc[i] * scale);
+        }
+      });
+    });
+    return;
+  }
+  c.parallel_for(w.kept.total, grain, [&](int64_t begin, int64_t end) {
+    w.kept.walk(begin, end, [&](const int64_t (&at)[1], int64_t out, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) {
+        const T *from = x + at[0] + i * w.kept.step[0];
+        double sum = 0.0;
+        float most = -std::numeric_limits<float>::infinity();
+        w.reduced.walk(0, count, [&](const int64_t (&offset)[1], int64_t, int64_t m) {
+          constexpr int64_t kPart = 16384;  // float32 within a part, double between parts
+          for (int64_t b = 0; b < m; b += kPart) {
+            const float part = fold(dtype, op == kMax, from + offset[0] + b, std::min(kPart, m - b));
+            sum += double(part);
+            most = most != most || part <= most ? most : part;
+          }
+        });
+        y[out + i] = T(op == kMax ? most : op == kMean ? float(sum / double(count)) : float(sum));
+      }
+    });
+  });
+}
+
+// The definition: every element of x goes to the output element of its kept dimensions.
+template <ReduceOp op, class T> void reduce_plain(Context &c, const Walks &w) {
+  using A = std::conditional_t<std::is_integral_v<T>, T, double>;
+  using U = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, double>>;
+  using E = std::conditional_t<std::is_integral_v<T>, T, float>;
+  const T *x = c.input(0).data<T>();
+  w.kept.walk(0, w.kept.total, [&](const int64_t (&at)[1], int64_t out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      A acc = 0;
+      bool first = true;
+      w.reduced.walk(0, w.reduced.total, [&](const int64_t (&offset)[1], int64_t, int64_t m) {
+        for (int64_t k = 0; k < m; ++k, first = false) {
+          const A v = A(E(x[at[0] + i * w.kept.step[0] + offset[0] + k * w.reduced.step[0]]));
+          if constexpr (op == kMax) acc = !first && (acc != acc || v <= acc) ? acc : v;
+          else acc = A(U(acc) + U(v));
+        }
+      });
+      if constexpr (op == kMean) acc = A(double(acc) / double(w.reduced.total));
+      c.output(0).data<T>()[out + i] = T(E(acc));
+    }
+  });
+}
+
+template <ReduceOp op> void KernelReduce(Context &c) {
+  const Walks w(c);
+  switch (c.input(0).dtype()) {
+    case OPGRAFT_FLOAT32: return reduce_floats<op, float>(c, w);
+    case OPGRAFT_FLOAT16: return reduce_floats<op, float16>(c, w);
+    case OPGRAFT_BFLOAT16: return reduce_floats<op, bfloat16>(c, w);
+    case OPGRAFT_INT32: return reduce_plain<op, int32_t>(c, w);
+    default: return reduce_plain<op, int64_t>(c, w);
+  }
+}
+
+template <ReduceOp op> void ReferenceReduce(Context &c) {
+  dispatch<float, float16, bfloat16, int32_t, int64_t>(c, c.input(0).dtype(), [&](auto zero) { reduce_plain<op, decltype(zero)>(c, Walks(c)); });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(ReduceMean, .inputs = 1, .infer = InferReduce<kMean>, .kernel = KernelReduce<kMean>, .reference = ReferenceReduce<kMean>)
+OPGRAFT_OP(ReduceSum, .inputs = 1, .infer = InferReduce<kSum>, .kernel = KernelReduce<kSum>, .reference = ReferenceReduce<kSum>)
+OPGRAFT_OP(ReduceMax, .inputs = 1, .infer = InferReduce<kMax>, .kernel = KernelReduce<kMax>, .reference = ReferenceReduce<kMax>)
+#endif

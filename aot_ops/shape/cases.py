@@ -1,0 +1,149 @@
+"""Cases of the operators on shapes; swiglu/cases.py explains the format. REFERENCE functions take the
+attributes as keywords; Split's gives a list of outputs. An input given as (dtype, values) has just
+these values."""
+
+import numpy as np
+
+
+def strided_slice(x, begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0):
+    index = []
+    for i, (b, e, s) in enumerate(zip(begin, end, strides)):
+        if ellipsis_mask >> i & 1:
+            index.append(...)
+        elif new_axis_mask >> i & 1:
+            index.append(None)
+        elif shrink_axis_mask >> i & 1:
+            index.append(int(b))
+        else:
+            index.append(slice(None if begin_mask >> i & 1 else int(b), None if end_mask >> i & 1 else int(e), int(s)))
+    return x[tuple(index)]
+
+
+def gather(params, indices, axis=0, batch_dims=0):
+    indices = indices.astype(np.int64)
+    if batch_dims == 0:
+        return np.take(params, indices, axis=axis)
+    axis = axis % params.ndim - 1
+    return np.stack([gather(p, i, axis, batch_dims - 1) for p, i in zip(params, indices)])
+
+
+def ints(a):
+    return [int(v) for v in np.ravel(a)]
+
+
+def broadcast_to(x, shape):
+    shape = ints(shape)
+    pad = len(shape) - x.ndim
+    return np.broadcast_to(x, [x.shape[i - pad] if s == -1 else s for i, s in enumerate(shape)])
+
+
+REFERENCE = {
+    "Reshape": lambda x, shape: x.reshape(ints(shape)),
+    "ExpandDims": lambda x, axis: np.expand_dims(x, axis),
+    "Squeeze": lambda x, axis=(): np.squeeze(x, tuple(axis) or None),
+    "Transpose": lambda x, perm: np.transpose(x, perm),
+    "Tile": lambda x, multiples: np.tile(x, ints(multiples)),
+    "BroadcastTo": broadcast_to,
+    "StridedSlice": strided_slice,
+    "Concat": lambda *xs, axis=0: np.concatenate(xs, axis),
+    "Split": lambda x, axis=0, output_num=1: np.split(x, output_num, axis),
+    "Gather": gather,
+    "Shape": lambda x: np.array(x.shape, np.int64),
+    "TupleGetItem": lambda x, index: x[index],
+    "MakeTuple": lambda *xs: np.stack(xs),
+    "ScalarAdd": np.add,
+    "ScalarSub": np.subtract,
+    "ScalarMul": np.multiply,
+    "ScalarFloorDiv": np.floor_divide,
+}
+
+
+def case(op, inputs, **attrs):
+    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": 0, "atol": 0}
+
+
+def i64(*values):
+    return ("int64", list(values))
+
+
+# One dtype per element size.
+DTYPES = ["float32", "bfloat16", "int64", "int8"]
+FLAGS = ("bool", [[True, False, True], [False, False, True]])
+
+CASES = (
+    [case("Reshape", [(t, (4, 6)), i64(*s)]) for t in DTYPES for s in [(24,), (2, -1), (-1, 3, 2), (4, 6)]]
+    + [case("Reshape", [("float32", (0, 5)), i64(5, -1)]), case("Reshape", [("float32", (1,)), i64()]), case("Reshape", [FLAGS, i64(-1)])]
+    + [case("ExpandDims", [("float32", s), ], axis=a) for s, a in [((3, 4), 0), ((3, 4), -1), ((3, 4), 1), ((), 0)]]
+    + [case("Squeeze", [("float32", s)], axis=a) for s, a in [((1, 3, 1), []), ((1, 3, 1), [0]), ((1, 3, 1), [-1]), ((1, 1), [0, 1])]]
+    + [
+        case("Transpose", [(t, s)], perm=p)
+        for t in DTYPES
+        for s, p in [
+            ((5, 7), [1, 0]), ((2, 3, 4, 5), [0, 2, 1, 3]), ((2, 33, 4, 17), [0, 2, 3, 1]), ((3, 65, 34), [0, 2, 1]), ((2, 3, 4), [2, 1, 0]),
+            ((4, 5), [0, 1]), ((0, 3), [1, 0]), ((), []), ((2, 1, 5, 3), [3, 1, 0, 2]), ((200, 300), [1, 0]), ((2, 3, 4), [-1, 0, 1]),
+        ]
+    ]
+    + [case("Transpose", [FLAGS], perm=[1, 0])]
+    + [case("Tile", [(t, s), i64(*m)]) for t in DTYPES for s, m in [((3,), (4,)), ((2, 3), (2, 2)), ((3,), (2, 1, 3)), ((), (5,)), ((2, 1, 5), (1, 3, 1)), ((2, 3), (0, 2))]]
+    + [case("BroadcastTo", [(t, s), i64(*m)]) for t in DTYPES for s, m in [((3,), (4, 3)), ((2, 1, 3), (2, 5, 3)), ((2, 1, 3), (-1, 4, -1)), ((), (2, 3)), ((0, 1), (0, 3)), ((5, 1), (5, 40))]]
+    + [
+        case("StridedSlice", [(t, s), i64(*b), i64(*e), i64(*st)], **m)
+        for t in DTYPES
+        for s, b, e, st, m in [
+            ((10,), (2,), (8,), (1,), {}),
+            ((10,), (8,), (1,), (-3,), {}),
+            ((10,), (0,), (0,), (-1,), {"begin_mask": 1, "end_mask": 1}),
+            ((6, 9), (1, -4), (5, -1), (2, 1), {}),
+            ((6, 9), (0, 3), (0, 100), (1, 2), {"end_mask": 1}),
+            ((2, 3, 4, 5), (0, 1), (0, 4), (1, 1), {"ellipsis_mask": 1}),
+            ((4, 5), (0, 0, 2), (0, 0, 3), (1, 1, 1), {"new_axis_mask": 1, "begin_mask": 2, "end_mask": 2}),
+            ((4, 5), (-1, 0), (0, 3), (1, 1), {"shrink_axis_mask": 1}),
+            ((4, 5), (1, 2), (0, 0), (1, 1), {"shrink_axis_mask": 3}),
+            ((4, 5), (3,), (1,), (1,), {}),
+        ]
+    ]
+    + [case("Concat", [(t, (2, 3)), (t, (4, 3)), (t, (1, 3))], axis=0) for t in DTYPES]
+    + [case("Concat", [(t, (2, 3, 5)), (t, (2, 1, 5)), (t, (2, 0, 5))], axis=-2) for t in DTYPES]
+    + [case("Concat", [("float32", (7,))]), case("Concat", [FLAGS, FLAGS], axis=1)]
+    + [case("Split", [(t, s)], axis=a, output_num=n) for t in DTYPES for s, a, n in [((6, 4), 0, 3), ((2, 6, 5), 1, 2), ((4, 9), -1, 3), ((5,), 0, 1), ((0, 4), 1, 2)]]
+    + [
+        case("Gather", [(t, s), (it, i)], **a)
+        for t in DTYPES
+        for it in ["int32", "int64"]
+        for s, i, a in [
+            ((9, 5), [0, 8, 3, 3], {}),
+            ((9, 5), [[1, 2], [0, 4]], {"axis": 1}),
+            ((2, 3, 7), [6, 0], {"axis": -1}),
+            ((9, 5), 4, {}),
+            ((2, 5, 3), [[4, 0], [1, 1]], {"axis": 1, "batch_dims": 1}),
+            ((2, 3, 5), [[4, 0], [1, 1]], {"axis": 2, "batch_dims": 1}),
+            ((9, 0), [1, 2], {}),
+            ((9, 2), [], {}),
+        ]
+    ]
+    + [case("Shape", [("float32", s)]) for s in [(3, 4), (0, 5), ()]]
+    + [case("TupleGetItem", [i64(3, 4, 5)], index=i) for i in (0, 2, -1)]
+    + [case("MakeTuple", [("int64", 3), ("int64", -1), ("int64", 64)]), case("MakeTuple", [("int64", 3)])]
+    + [case(op, [("int64", a), ("int64", b)]) for op in ["ScalarAdd", "ScalarSub", "ScalarMul", "ScalarFloorDiv"] for a, b in [(7, 2), (-7, 2), (7, -2), (3, 5), (8, -1)]]
+)  # fmt: skip
+
+REFUSED = [
+    {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(5, 5)], "error": r"Reshape: shape \(5, 5\) must hold the 24 elements of x.shape \(4, 6\), it holds 25"},
+    {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(-1, -1)], "error": "Reshape: shape may hold -1 once"},
+    {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(-1, 5)], "error": r"Reshape: x.shape \(4, 6\) does not divide into shape"},
+    {"op": "Reshape", "inputs": [("float32", (4,)), ("float32", (1,))], "error": "Reshape: shape must be int64 or int32, got float32"},
+    {"op": "ExpandDims", "inputs": [("float32", (4,))], "attrs": {"axis": 2}, "error": r"ExpandDims: axis must be in \[-2, 2\), got 2"},
+    {"op": "Squeeze", "inputs": [("float32", (4, 1))], "attrs": {"axis": [0]}, "error": "Squeeze: dimension 0 must be 1, got 4"},
+    {"op": "Transpose", "inputs": [("float32", (4, 1))], "attrs": {"perm": [0, 0]}, "error": "Transpose: perm must be a permutation of x's 2 dimensions"},
+    {"op": "Tile", "inputs": [("float32", (4, 1)), i64(2)], "error": "Tile: multiples must have at least x's 2 entries, got 1"},
+    {"op": "BroadcastTo", "inputs": [("float32", (4,)), i64(2, 5)], "error": r"BroadcastTo: x.shape \(4,\) does not broadcast to \(2, 5\)"},
+    {"op": "StridedSlice", "inputs": [("float32", (4,)), i64(0), i64(4), i64(0)], "error": "StridedSlice: strides must not be 0"},
+    {"op": "Concat", "inputs": [("float32", (2, 3)), ("float32", (2, 4))], "attrs": {"axis": 0}, "error": r"Concat: x1.shape must equal x0.shape \(2, 3\) but for axis 0, got \(2, 4\)"},
+    {"op": "Concat", "inputs": [("float32", (2,)), ("float16", (2,))], "error": "Concat: x1.dtype must equal x0.dtype float32, got float16"},
+    {"op": "Split", "inputs": [("float32", (5,))], "attrs": {"output_num": 2}, "error": "Split: dimension 0 of size 5 does not divide into 2 parts"},
+    {"op": "Gather", "inputs": [("float32", (5, 2)), ("int32", [1, 7])], "error": r"Gather: indices\[1\] is 7, outside \[0, 5\)"},
+    {"op": "Gather", "inputs": [("float32", (5, 2)), ("int64", [-1])], "error": r"Gather: indices\[0\] is -1, outside \[0, 5\)"},
+    {"op": "Gather", "inputs": [("float32", (5, 2)), ("float32", (2,))], "error": "Gather: indices.dtype must be one of int32, int64, got float32"},
+    {"op": "TupleGetItem", "inputs": [i64(1, 2)], "attrs": {"index": 2}, "error": r"TupleGetItem: index must be in \[-2, 2\), got 2"},
+    {"op": "ScalarFloorDiv", "inputs": [("int64", 1), ("int64", 0)], "error": "ScalarFloorDiv: y must not be 0"},
+]

@@ -1,0 +1,83 @@
+// Reshape, ExpandDims and Squeeze: the elements stay, the dimensions change. A host that honours
+// `view` never runs these kernels.
+#include <algorithm>
+
+#include "aot_ops/shape/move.h"
+
+namespace opgraft {
+namespace {
+
+void copy_all(Context &c) {
+  const size_t bytes = size_t(c.input(0).size() * element_bytes(c.input(0)));
+  if (bytes && c.output(0).raw() != c.input(0).raw()) std::memcpy(c.output(0).raw(), c.input(0).raw(), bytes);
+}
+
+// The dimension -1 stands for: what is left of x's elements. Equal symbols cancel.
+int64_t rest_of(InferContext &c, Shape from, const Shape &target) {
+  int64_t divisor = 1, product = 1;
+  for (int64_t t : target) {
+    if (t == -1) continue;
+    auto same = std::find(from.begin(), from.end(), t);
+    if (t != 0 && same != from.end()) from.erase(same);
+    else divisor = c.dim_op('*', divisor, t);
+  }
+  for (int64_t d : from) product = c.dim_op('*', product, d);
+  c.check(divisor != 0, "shape " + to_string(target) + " has both 0 and -1: the rest cannot be told");
+  if (product >= 0 && divisor >= 0)
+    c.check(product % divisor == 0, "x.shape " + to_string(c.input(0).shape()) + " does not divide into shape " + to_string(target));
+  return c.dim_op('/', product, divisor);
+}
+
+void InferReshape(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  Shape target;
+  if (!c.values(1, "shape", target)) {
+    int64_t rank = c.input(1).rank() == 1 ? c.input(1).dim(0) : 1;
+    c.check(rank >= 0, "the length of shape is not known, so the output has no known rank", OPGRAFT_UNSUPPORTED);
+    return c.output(c.input(0).dtype(), Shape(size_t(rank), -1));
+  }
+  auto from = c.input(0).shape();
+  const auto rest = std::count(target.begin(), target.end(), -1);
+  c.check(rest <= 1, "shape may hold -1 once, got " + to_string(target));
+  Shape out = target;
+  if (rest) *std::find(out.begin(), out.end(), -1) = rest_of(c, Shape(from.begin(), from.end()), target);
+  const int64_t a = element_count(from), b = element_count(out);
+  if (a >= 0 && b >= 0)
+    c.check(a == b, "shape " + to_string(target) + " must hold the " + std::to_string(a) + " elements of x.shape " +
+                        to_string(from) + ", it holds " + std::to_string(b));
+  c.output(c.input(0).dtype(), out);
+}
+
+void InferExpandDims(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  auto from = c.input(0).shape();
+  Shape out(from.begin(), from.end());
+  c.check(c.has_attr("axis"), "attribute axis is missing");
+  out.insert(out.begin() + c.axis(c.attr_int("axis", 0), c.input(0).rank() + 1), 1);
+  c.output(c.input(0).dtype(), out);
+}
+
+void InferSqueeze(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  const auto axes = c.attr_ints("axis");
+  const int rank = c.input(0).rank();
+  bool drop[OPGRAFT_MAX_RANK] = {};
+  for (int64_t a : axes) {
+    const int i = c.axis(a, rank);
+    c.check(c.input(0).dim(i) < 0 || c.input(0).dim(i) == 1,
+            "dimension " + std::to_string(i) + " must be 1, got " + std::to_string(c.input(0).dim(i)));
+    drop[i] = true;
+  }
+  Shape out;
+  for (int i = 0; i < rank; ++i)
+    if (axes.empty() ? c.input(0).dim(i) != 1 : !drop[i]) out.push_back(c.input(0).dim(i));
+  c.output(c.input(0).dtype(), out);
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(Reshape, .inputs = 2, .infer = InferReshape, .kernel = copy_all, .reference = copy_all)
+OPGRAFT_OP(ExpandDims, .inputs = 1, .infer = InferExpandDims, .kernel = copy_all, .reference = copy_all)
+OPGRAFT_OP(Squeeze, .inputs = 1, .infer = InferSqueeze, .kernel = copy_all, .reference = copy_all)
