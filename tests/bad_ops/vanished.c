@@ -1,0 +1,1 @@
+int vanished(void) { return 0; }
