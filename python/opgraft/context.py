@@ -1,0 +1,29 @@
+"""Execution mode: PYNATIVE_MODE runs each operator as it is called, GRAPH_MODE traces a Cell once per signature."""
+
+from . import _core
+
+GRAPH_MODE = 0
+PYNATIVE_MODE = 1
+_state = {"mode": PYNATIVE_MODE, "device_target": "CPU"}
+
+
+def set_context(mode=None, device_target=None, runtime_num_threads=None):
+    """Sets the mode and the number of threads (0: as many as the machine has)."""
+    if mode is not None:
+        if mode not in (GRAPH_MODE, PYNATIVE_MODE):
+            raise ValueError(f"set_context: mode must be GRAPH_MODE (0) or PYNATIVE_MODE (1), got {mode!r}")
+        _state["mode"] = mode
+    if device_target is not None and device_target != "CPU":
+        raise ValueError(f"set_context: device_target must be 'CPU', got {device_target!r}")
+    if runtime_num_threads is not None:
+        _core.set_threads(int(runtime_num_threads))
+
+
+def get_context(key):
+    if key not in _state:
+        raise ValueError(f"get_context: key must be one of {', '.join(_state)}, got {key!r}")
+    return _state[key]
+
+
+def graph_mode() -> bool:
+    return _state["mode"] == GRAPH_MODE

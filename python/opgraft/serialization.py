@@ -1,0 +1,80 @@
+"""Models and weights in files."""
+
+import pathlib
+
+import numpy as np
+
+from . import _core
+from . import trace as _trace
+from .tensor import Parameter, Tensor
+
+
+def export(net, *inputs, file_name, file_format="MINDIR"):
+    """Writes a Cell, traced on inputs (a None dimension stays open), as a MindIR file. Returns its path."""
+    from . import nn
+
+    if file_format != "MINDIR":
+        raise ValueError(f"export: file_format must be 'MINDIR', got {file_format!r}")
+    path = pathlib.Path(file_name)
+    path = path if path.suffix == ".mindir" else path.with_name(path.name + ".mindir")
+    if isinstance(net, nn.GraphCell):
+        graph = net.graph
+    else:
+        leaves = []
+        structure = _trace.flatten((inputs, {}), leaves)
+        graph = None
+        for program, inside in net._grafted:
+            if inside == structure and (any(t._array is None for t in leaves) or program.fits(leaves)):
+                graph = program.graph
+        if graph is None:
+            graph, _ = net._trace([(t.dtype, t.shape) for t in leaves], structure)
+            if net._rules:
+                _core.substitute(graph, net._rules)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _core.write_mindir(graph, str(path))
+    return str(path)
+
+
+def load(file_name):
+    """The graph of a MindIR file, for nn.GraphCell."""
+    if not pathlib.Path(file_name).exists():
+        raise FileNotFoundError(f"{file_name}: no such file")
+    return _core.read_mindir(str(file_name))
+
+
+def load_checkpoint(file_name) -> dict:
+    """Parameters by name from a .safetensors or .npz file."""
+    path = pathlib.Path(file_name)
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: no such file")
+    if path.suffix == ".safetensors":
+        from safetensors.numpy import load_file
+
+        arrays = load_file(str(path))
+    elif path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as f:
+            arrays = {k: f[k] for k in f.files}
+    else:
+        raise ValueError(f"load_checkpoint: {path} must end in .safetensors or .npz")
+    return {k: Parameter(v, k) for k, v in arrays.items()}
+
+
+def save_checkpoint(net, file_name):
+    """Writes a Cell's parameters, or a dict of arrays, to .safetensors or .npz."""
+    values = net if isinstance(net, dict) else net.parameters_dict()
+    arrays = {k: np.ascontiguousarray(v.asnumpy() if isinstance(v, Tensor) else v) for k, v in values.items()}
+    suffix = pathlib.Path(file_name).suffix
+    if suffix == ".safetensors":
+        from safetensors.numpy import save_file
+
+        save_file(arrays, str(file_name))
+    elif suffix == ".npz":
+        np.savez(file_name, **arrays)
+    else:
+        raise ValueError(f"save_checkpoint: {file_name} must end in .safetensors or .npz")
+
+
+def load_param_into_net(net, parameters, strict_load=False):
+    """Puts parameters by name into a Cell. Returns (not loaded, not used)."""
+    missing = [n for n in net.parameters_dict() if n not in parameters]
+    return missing, net.load_parameters(parameters, strict=strict_load)

@@ -1,0 +1,141 @@
+"""Tensor: a NumPy array (shared, never copied without need), or a value of a graph being traced."""
+
+import numpy as np
+
+from . import _core
+from .dtype import float32, int64, to_dtype
+from .dtype import name as dtype_name
+
+
+class Tensor(_core.TensorBase):
+    """A tensor.
+
+    `Tensor(data, dtype=None)` shares a NumPy array's memory, or makes an array of numbers (float32 for
+    Python floats, int64 for ints). `Tensor(shape=[None, 4], dtype=...)` has no data and only describes an
+    input to trace: None is a dimension of its own, `opgraft.dim("batch")` one that several inputs share.
+    """
+
+    __slots__ = ("_id", "_spec", "_tracer")
+    __array_priority__ = 100
+
+    def __init__(self, data=None, dtype=None, shape=None):
+        self._tracer = None
+        self._spec = None
+        if data is None:
+            if shape is None or dtype is None:
+                raise ValueError("Tensor: data, or both shape and dtype, must be given")
+            self._spec = (tuple(shape), to_dtype(dtype))
+            return
+        if isinstance(data, Tensor):
+            data = data.asnumpy()
+        if not isinstance(data, (np.ndarray, np.generic)):
+            data = np.asarray(data)
+            if dtype is None:
+                data = data.astype({"f": float32, "i": int64}.get(data.dtype.kind, data.dtype), copy=False)
+        wanted = to_dtype(data.dtype if dtype is None else dtype)
+        array = np.asarray(data).astype(wanted, copy=False)
+        if shape is not None and array.shape != tuple(shape):
+            raise ValueError(f"Tensor: shape must be the data's {array.shape}, got {tuple(shape)}")
+        self._array = array
+
+    @property
+    def traced(self) -> bool:
+        return self._array is None and getattr(self, "_tracer", None) is not None
+
+    @property
+    def dtype(self):
+        if self._array is not None:
+            return self._array.dtype
+        return self._tracer.dtype(self._id) if self._tracer else self._spec[1]
+
+    @property
+    def shape(self):
+        if self._array is not None:
+            return self._array.shape
+        return self._tracer.shape(self._id) if self._tracer else self._spec[0]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        return self._value("size").size
+
+    def _value(self, what):
+        if self._array is None:
+            raise ValueError(f"Tensor.{what}: the value is not known while a graph is traced")
+        return self._array
+
+    def asnumpy(self) -> np.ndarray:
+        """The data, shared."""
+        return self._value("asnumpy")
+
+    def item(self):
+        return self._value("item").item()
+
+    def __array__(self, dtype=None, copy=None):
+        a = self._value("__array__")
+        return a.astype(dtype, copy=bool(copy)) if dtype is not None else a.copy() if copy else a
+
+    def __dlpack__(self, **kwargs):
+        return self._value("__dlpack__").__dlpack__(**kwargs)
+
+    def __dlpack_device__(self):
+        return (1, 0)
+
+    @staticmethod
+    def from_numpy(array) -> "Tensor":
+        return Tensor(array)
+
+    def __len__(self):
+        if not self.shape:
+            raise TypeError("len: a tensor of shape () has no length")
+        return self.shape[0]
+
+    def __bool__(self):
+        return bool(self._value("__bool__"))
+
+    def __float__(self):
+        return float(self._value("__float__"))
+
+    def __int__(self):
+        return int(self._value("__int__"))
+
+    def __repr__(self):
+        kind = type(self).__name__
+        if self._array is None:
+            return f"{kind}(shape={list(self.shape)}, dtype={dtype_name(self.dtype)})"
+        return f"{kind}({np.array2string(self._array, separator=', ', threshold=100)}, dtype={dtype_name(self.dtype)})"
+
+    __hash__ = object.__hash__
+
+
+class Parameter(Tensor):
+    """A named weight of a Cell."""
+
+    __slots__ = ("_owner", "name", "requires_grad")
+
+    def __init__(self, default_input, name="", requires_grad=True):
+        super().__init__(default_input)
+        self.name = name
+        self.requires_grad = requires_grad
+        self._owner = None
+
+    def set_data(self, data):
+        """Puts other data of the same shape and dtype in place."""
+        array = np.asarray(data).astype(self.dtype, copy=False)
+        if array.shape != self.shape:
+            raise ValueError(f"Parameter {self.name}: shape must be {self.shape}, got {array.shape}")
+        self._array = np.ascontiguousarray(array).reshape(array.shape)
+        owner = self._owner() if self._owner else None
+        if owner is not None:
+            owner._invalidate()
+
+
+def from_dlpack(source) -> Tensor:
+    """A tensor over another library's memory (NumPy, torch, …), without a copy."""
+    return Tensor(np.from_dlpack(source))
+
+
+_core.set_tensor_type(Tensor)

@@ -1,0 +1,293 @@
+"""Tracing: running Python code on tensors that only record which primitives made them."""
+
+import threading
+
+import numpy as np
+
+from . import _core
+from . import dtype as dt
+from .tensor import Parameter, Tensor
+
+
+class Dim:
+    """A named dimension of inputs, unknown until run time."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self):
+        return f"dim({self.name!r})"
+
+
+def dim(name: str) -> Dim:
+    """A dimension that is the same wherever this object stands: `Tensor(shape=[batch, 4], dtype=...)`."""
+    return Dim(name)
+
+
+class SymInt:
+    """A dimension of a traced tensor that is not a number yet. Arithmetic gives another one."""
+
+    __slots__ = ("_make", "dim", "tracer")
+
+    def __init__(self, tracer, dim, make):
+        self.tracer, self.dim, self._make = tracer, dim, make
+
+    @property
+    def value(self) -> int:
+        """Id of the int64 value that holds the number when the graph runs."""
+        return self._make()
+
+    def _combine(self, other, op, primitive, swap=False):
+        if not isinstance(other, (int, np.integer, SymInt)):
+            return NotImplemented
+        a, b = (other, self) if swap else (self, other)
+        tracer = self.tracer
+        dims = [x.dim if isinstance(x, SymInt) else int(x) for x in (a, b)]
+        result = -1 if -1 in dims else tracer.graph.dim_op(op, *dims)
+        if result >= 0:
+            return result
+        return SymInt(tracer, result, lambda: tracer.node(primitive, [tracer.scalar(a), tracer.scalar(b)], {})[0])
+
+    def __add__(self, o):
+        return self._combine(o, "+", "ScalarAdd")
+
+    def __radd__(self, o):
+        return self._combine(o, "+", "ScalarAdd", True)
+
+    def __sub__(self, o):
+        return self._combine(o, "-", "ScalarSub")
+
+    def __rsub__(self, o):
+        return self._combine(o, "-", "ScalarSub", True)
+
+    def __mul__(self, o):
+        return self._combine(o, "*", "ScalarMul")
+
+    def __rmul__(self, o):
+        return self._combine(o, "*", "ScalarMul", True)
+
+    def __floordiv__(self, o):
+        return self._combine(o, "/", "ScalarFloorDiv")
+
+    def __rfloordiv__(self, o):
+        return self._combine(o, "/", "ScalarFloorDiv", True)
+
+    def __eq__(self, o):
+        if isinstance(o, SymInt) and o.dim == self.dim and self.dim != -1:
+            return True
+        if not isinstance(o, (int, np.integer, SymInt)):
+            return NotImplemented
+        raise ValueError(f"trace: whether dimension {self!r} equals {o!r} is not known before the graph runs")
+
+    def __hash__(self):
+        return hash(self.dim)
+
+    def __index__(self):
+        raise TypeError(f"trace: dimension {self!r} is not a number before the graph runs")
+
+    def __repr__(self):
+        return "?" if self.dim == -1 else self.tracer.graph.dim_text(self.dim)
+
+
+_local = threading.local()
+
+
+def active():
+    """The tracer at work on this thread, or None."""
+    return getattr(_local, "tracer", None)
+
+
+class Tracer:
+    def __init__(self, name="main"):
+        self.graph = _core.Graph(name)
+        self.scopes = []
+        self._constants, self._shapes, self._names, self._keep = {}, {}, {}, []
+        self._dims = {}
+
+    # inputs and constants
+    def input(self, name, dtype, shape) -> Tensor:
+        dims = []
+        for i, d in enumerate(shape):
+            if isinstance(d, (int, np.integer)) and d >= 0:
+                dims.append(int(d))
+                continue
+            key = d if isinstance(d, Dim) else (name, i)
+            if key not in self._dims:
+                self._dims[key] = self.graph.symbol(d.name if isinstance(d, Dim) else f"{name}.{i}")
+            dims.append(self._dims[key])
+        return self.tensor(self.graph.add_input(name, dt.type_id(dtype), dims))
+
+    def tensor(self, value: int) -> Tensor:
+        t = Tensor.__new__(Tensor)
+        t._tracer, t._id, t._spec = self, value, None
+        return t
+
+    def constant(self, array, name="", parameter=False) -> int:
+        key = id(array)
+        if key not in self._constants:
+            self._constants[key] = self.graph.add_constant(array, name, parameter)
+            self._keep.append(array)
+        return self._constants[key]
+
+    def lift(self, x) -> int:
+        if isinstance(x, Tensor):
+            if x._array is None:
+                if x._tracer is not self:
+                    raise RuntimeError("trace: a value of another trace was used; a Cell must not keep traced tensors")
+                return x._id
+            named = isinstance(x, Parameter) and bool(x.name)
+            return self.constant(x._array, x.name if named else "", named)
+        return self.constant(np.asarray(x))
+
+    def scalar(self, x) -> int:
+        return x.value if isinstance(x, SymInt) else self.graph.add_constant(np.array(x, dtype=np.int64))
+
+    def shape_value(self, items) -> int:
+        """An int64 vector of ints and SymInts."""
+        if not any(isinstance(i, SymInt) for i in items):
+            return self.graph.add_constant(np.array([int(i) for i in items], dtype=np.int64).reshape(len(items)))
+        return self.node("MakeTuple", [self.scalar(i) for i in items], {})[0]
+
+    # nodes
+    def node(self, op, inputs, attrs, spec="") -> list:
+        scope = "/".join(self.scopes)
+        name = f"{scope}/{op}" if scope else op
+        n = self._names[name] = self._names.get(name, -1) + 1
+        _, outputs = self.graph.add_node(op, inputs, attrs, f"{name}_{n}" if n else name, spec)
+        return outputs
+
+    def dtype(self, value):
+        return dt.from_id(self.graph.dtype(value))
+
+    def shape(self, value):
+        return tuple(d if d >= 0 else self._symint(value, i, d) for i, d in enumerate(self.graph.dims(value)))
+
+    def _symint(self, value, index, d):
+        def make():
+            if (value, index) not in self._shapes:
+                if value not in self._shapes:
+                    self._shapes[value] = self.node("Shape", [value], {})[0]
+                self._shapes[value, index] = self.node("TupleGetItem", [self._shapes[value]], {"index": index})[0]
+            return self._shapes[value, index]
+
+        return SymInt(self, d, make)
+
+    def __enter__(self):
+        self._outer = active()
+        _local.tracer = self
+        return self
+
+    def __exit__(self, *_):
+        _local.tracer = self._outer
+
+
+def flatten(tree, leaves):
+    """Appends the tensors of nested tuples, lists and dicts to `leaves`; returns the structure, hashable."""
+    if isinstance(tree, (Tensor, np.ndarray)):
+        leaves.append(tree if isinstance(tree, Tensor) else Tensor(tree))
+        return "*"
+    if isinstance(tree, (tuple, list)):
+        return (type(tree).__name__, tuple(flatten(x, leaves) for x in tree))
+    if isinstance(tree, dict):
+        return ("dict", tuple((k, flatten(v, leaves)) for k, v in tree.items()))
+    try:
+        hash(tree)
+    except TypeError:
+        raise TypeError(f"trace: an argument must be a tensor or a constant that can be hashed, got {type(tree).__name__}") from None
+    return ("const", tree)
+
+
+def unflatten(structure, leaves):
+    """The inverse of flatten; takes from an iterator of leaves."""
+    if structure == "*":
+        return next(leaves)
+    kind, body = structure
+    if kind == "const":
+        return body
+    if kind == "dict":
+        return {k: unflatten(v, leaves) for k, v in body}
+    items = [unflatten(s, leaves) for s in body]
+    return tuple(items) if kind == "tuple" else items
+
+
+def trace(function, specs, structure=None, names=None, name="main"):
+    """Runs `function` on traced inputs. specs: (dtype, shape) each. Returns (graph, output structure)."""
+    tracer = Tracer(name)
+    inputs = [tracer.input(names[i] if names else f"x{i}", d, s) for i, (d, s) in enumerate(specs)]
+    with tracer:
+        args, kwargs = unflatten(structure, iter(inputs)) if structure else (tuple(inputs), {})
+        result = function(*args, **kwargs)
+    leaves = []
+    out = flatten(result, leaves)
+    tracer.graph.set_outputs([tracer.lift(t) for t in leaves])
+    return tracer.graph, out
+
+
+def clean(graph):
+    """The passes every graph gets: constants folded, equal nodes merged, unused ones dropped."""
+    _core.fold_constants(graph)
+    _core.merge_common(graph)
+    _core.remove_dead_code(graph)
+    return graph
+
+
+class Program:
+    """A graph with what is needed to call it: a shared model, and one session per thread."""
+
+    def __init__(self, graph, structure):
+        self.graph, self.structure = graph, structure
+        self.model = _core.Model(graph)
+        self._local = threading.local()
+        self.inputs = [(dt.from_id(graph.dtype(v)), tuple(graph.dims(v))) for v in graph.inputs]
+
+    @property
+    def session(self):
+        if not hasattr(self._local, "session"):
+            self._local.session = _core.Session(self.model)
+        return self._local.session
+
+    def fits(self, tensors) -> bool:
+        bound = {}
+        if len(tensors) != len(self.inputs):
+            return False
+        for t, (dtype, dims) in zip(tensors, self.inputs):
+            if t.dtype != dtype or len(t.shape) != len(dims):
+                return False
+            for d, n in zip(dims, t.shape):
+                if d != n and (d >= 0 or bound.setdefault(d, n) != n):
+                    return False
+        return True
+
+    def __call__(self, tensors):
+        out = self.session.run([t._value("call") for t in tensors])
+        return unflatten(self.structure, iter([Tensor(a) for a in out]))
+
+
+class jit:  # noqa: N801 - MindSpore's name
+    """Decorator: traces a function once per input signature and runs the graph."""
+
+    def __init__(self, function):
+        self._function = function
+        self._programs = {}
+        self.__doc__ = function.__doc__
+        self.__name__ = getattr(function, "__name__", "jit")
+
+    def __get__(self, instance, owner=None):
+        if instance is None:
+            return self
+        # One trace cache per instance, kept on it.
+        key = f"_jit_{self.__name__}"
+        if key not in instance.__dict__:
+            object.__setattr__(instance, key, jit(self._function.__get__(instance)))
+        return instance.__dict__[key]
+
+    def __call__(self, *args, **kwargs):
+        if active():
+            return self._function(*args, **kwargs)
+        leaves = []
+        structure = flatten((args, kwargs), leaves)
+        key = (structure, tuple((t.dtype, t.shape) for t in leaves))
+        if key not in self._programs:
+            graph, out = trace(self._function, [(t.dtype, t.shape) for t in leaves], structure, name=self.__name__)
+            self._programs[key] = Program(clean(graph), out)
+        return self._programs[key](leaves)

@@ -1,0 +1,153 @@
+// Operators: looking them up, loading them, and running one by itself.
+#include "registry/registry.h"
+
+#include <cstring>
+
+#include "aot_ops/common/threads.h"
+#include "bindings.h"
+#include "infer/session.h"
+
+namespace opgraft::python {
+namespace {
+
+py::list tensors_of(const std::vector<ManifestTensor> &tensors) {
+  py::list out;
+  for (auto &t : tensors)
+    out.append(py::dict(py::arg("name") = t.name, py::arg("dtype") = t.dtype, py::arg("optional") = t.optional,
+                        py::arg("variadic") = t.variadic, py::arg("value") = t.value, py::arg("state") = t.state));
+  return out;
+}
+
+py::dict manifest_of(const Manifest &m) {
+  py::dict attrs, dtypes;
+  for (auto &a : m.attrs) attrs[py::str(a.name)] = a.fallback ? from_attr(*a.fallback) : py::none();
+  for (auto &[name, list] : m.dtypes) {
+    py::list names;
+    for (auto d : list) names.append(dtype_name(d));
+    dtypes[py::str(name)] = names;
+  }
+  return py::dict(py::arg("name") = m.name, py::arg("version") = m.version, py::arg("doc") = m.doc,
+                  py::arg("inputs") = tensors_of(m.inputs), py::arg("outputs") = tensors_of(m.outputs),
+                  py::arg("attrs") = attrs, py::arg("dtypes") = dtypes, py::arg("mindir") = m.mindir,
+                  py::arg("replaces") = m.replaces, py::arg("backward") = m.backward,
+                  py::arg("deterministic") = m.deterministic);
+}
+
+// Runs kernel or reference on arrays into given outputs, which may be misaligned views' buffers.
+void run_into(const OpPtr &op, const py::iterable &inputs, const py::iterable &outputs, const py::dict &attrs,
+              bool reference) {
+  auto in = to_tensors(inputs), out = to_tensors(outputs);
+  FlatAttrs flat(complete_attrs(op->manifest, to_attrs(attrs)));
+  std::vector<opgraft_tensor> iv, ov;
+  for (auto &t : in) iv.push_back(t.view());
+  for (auto &t : out) ov.push_back(t.view());
+  auto check = [&](int status) {
+    if (status) raise_status(status, op->native->last_error());
+  };
+  std::vector<std::array<int64_t, OPGRAFT_MAX_RANK>> dims(64);
+  std::vector<opgraft_shape> shapes(64);
+  for (size_t i = 0; i < 64; ++i) shapes[i] = {dims[i].data(), nullptr, 0, 0, -1};
+  opgraft_infer_args infer{sizeof infer, int32_t(iv.size()), flat.size(), 64, iv.data(), flat.data(), shapes.data(), nullptr, nullptr};
+  check(op->native->infer(&infer));
+  if (size_t(infer.n_outputs) != out.size())
+    throw py::value_error(op->name() + ": has " + std::to_string(infer.n_outputs) + " outputs, got " + std::to_string(out.size()));
+  for (size_t i = 0; i < out.size(); ++i)
+    if (Shape(shapes[i].dims, shapes[i].dims + shapes[i].ndim) != out[i].dims() || shapes[i].dtype != out[i].dtype())
+      throw py::value_error(op->name() + ": output " + std::to_string(i) + " must be " +
+                            dtype_name(shapes[i].dtype) + to_string({shapes[i].dims, size_t(shapes[i].ndim)}) + ", got " + out[i].type().text());
+  infer.outputs = nullptr;
+  opgraft_call call{};
+  call.struct_size = sizeof call;
+  call.n_inputs = int32_t(iv.size());
+  call.n_outputs = int32_t(ov.size());
+  call.n_attrs = flat.size();
+  call.inputs = iv.data();
+  call.outputs = ov.data();
+  call.attrs = flat.data();
+  std::shared_ptr<void> workspace;
+  void *state = nullptr;
+  if (reference) {
+    if (!op->native->reference) throw py::value_error(op->name() + ": has no reference");
+  } else {
+    uint64_t bytes = 0;
+    if (op->native->workspace) check(op->native->workspace(&infer, &bytes));
+    if (op->native->init) check(op->native->init(&infer, &state));
+    workspace = allocate(size_t(bytes));
+    call.workspace = workspace.get();
+    call.workspace_bytes = bytes;
+    call.state = state;
+    call.host = opgraft_shared_host();
+  }
+  int status;
+  {
+    py::gil_scoped_release gil;
+    status = (reference ? op->native->reference : op->native->kernel)(&call);
+  }
+  std::string message = status ? op->native->last_error() : "";
+  if (state && op->native->release) op->native->release(state);
+  if (status) raise_status(status, message);
+}
+
+}  // namespace
+
+void bind_registry(py::module_ &m) {
+  py::class_<Op, std::shared_ptr<Op>>(m, "Op", "A loaded operator")
+      .def_property_readonly("name", [](const Op &o) { return o.name(); })
+      .def_property_readonly("version", [](const Op &o) { return o.manifest.version; })
+      .def_property_readonly("spec", &Op::spec)
+      .def_readonly("path", &Op::path)
+      .def_readonly("score", &Op::score)
+      .def_property_readonly("failures", [](const Op &o) { return o.failures.load(); })
+      .def_property_readonly("manifest", [](const Op &o) { return manifest_of(o.manifest); })
+      .def("__repr__", [](const Op &o) { return "<opgraft.Op " + o.spec() + " from " + o.path + ">"; });
+  auto share = [](const OpPtr &op) { return std::const_pointer_cast<Op>(op); };
+  m.def("resolve", [share](const std::string &spec) { return share(Registry::global().resolve(spec)); }, py::arg("spec"));
+  m.def("find", [share](const std::string &spec) { return share(Registry::global().find(spec)); }, py::arg("spec"));
+  m.def("list_ops", [share] {
+    py::list out;
+    for (auto &op : Registry::global().list()) out.append(share(op));
+    return out;
+  });
+  m.def("load", [share](const std::string &file) {
+    py::list out;
+    std::vector<OpPtr> ops;
+    {
+      py::gil_scoped_release gil;
+      ops = Registry::global().load(file);
+    }
+    for (auto &op : ops) out.append(share(op));
+    return out;
+  }, py::arg("file"));
+  m.def("load_directory", [](const std::string &dir) {
+    std::vector<std::string> refused;
+    for (auto &e : Registry::global().load_directory(dir)) refused.push_back(e.what());
+    return refused;
+  }, py::arg("directory"));
+  m.def("set_whitelist", [](const std::vector<std::string> &dirs) {
+    Registry::global().set_whitelist({dirs.begin(), dirs.end()});
+  }, py::arg("directories"));
+  m.def("examine", [](const std::string &file) {
+    std::vector<std::tuple<std::string, bool, std::string>> out;
+    for (auto &c : examine(file)) out.emplace_back(c.step, c.ok, c.detail);
+    return out;
+  }, py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal");
+  m.def("set_threads", &opgraft_set_threads, py::arg("n"));
+  m.def("run_op", [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::dict &attrs) {
+    auto in = to_tensors(inputs);
+    auto a = to_attrs(attrs);
+    std::vector<Tensor> out;
+    {
+      py::gil_scoped_release gil;
+      out = run_op(op, in, a);
+    }
+    return to_numpy(out);
+  }, py::arg("op"), py::arg("inputs"), py::arg("attrs"));
+  m.def("run_into", [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs, const py::dict &attrs) {
+    run_into(op, inputs, outputs, attrs, false);
+  }, py::arg("op"), py::arg("inputs"), py::arg("outputs"), py::arg("attrs"));
+  m.def("run_reference_into", [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs, const py::dict &attrs) {
+    run_into(op, inputs, outputs, attrs, true);
+  }, py::arg("op"), py::arg("inputs"), py::arg("outputs"), py::arg("attrs"));
+}
+
+}  // namespace opgraft::python
