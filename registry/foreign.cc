@@ -1,0 +1,168 @@
+#include "registry/foreign.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+#include <new>
+
+#include "registry/library.h"
+
+namespace opgraft {
+namespace {
+
+// A std::string argument under either libstdc++ ABI; in both the first word points at the characters.
+struct Name {
+  std::string_view text;
+  bool new_abi;
+  explicit Name(const void *argument) {
+    auto *words = static_cast<const uint64_t *>(argument);
+    auto *chars = reinterpret_cast<const char *>(words[0]);
+    text = chars;
+    new_abi = chars == reinterpret_cast<const char *>(words + 2);  // short: its own buffer
+    if (new_abi) return;
+    // Old: {length, capacity, references} lie before the characters. A long new one has none there.
+    uint64_t before[2];
+    std::memcpy(before, chars - 24, sizeof before);
+    new_abi = before[0] != text.size() || before[1] < text.size();
+  }
+};
+
+// A std::string result, built in the caller's room: one word under the old ABI, four under the new.
+struct StringResult {
+  uint64_t words[4];
+  StringResult(const std::string &s, bool new_abi) {
+    char *chars;
+    if (!new_abi) {
+      auto *rep = static_cast<uint64_t *>(::operator new(24 + s.size() + 1));
+      rep[0] = rep[1] = s.size();
+      rep[2] = 0;  // one owner
+      chars = reinterpret_cast<char *>(rep + 3);
+    } else {
+      chars = s.size() < 16 ? reinterpret_cast<char *>(&words[2]) : static_cast<char *>(::operator new(s.size() + 1));
+      words[1] = s.size();
+      if (s.size() >= 16) words[2] = s.size();
+    }
+    words[0] = reinterpret_cast<uint64_t>(chars);
+    std::memcpy(chars, s.c_str(), s.size() + 1);
+  }
+  StringResult(const StringResult &) = delete;
+  ~StringResult() {}  // not trivial: returned through a pointer, as std::string is
+};
+
+template <class T> T value(const ForeignExtra *extra, const void *argument, const char *kind) {
+  Name name(argument);
+  auto *v = extra->find(name.text);
+  if (!v) throw std::runtime_error(fmt::format("attribute {} is not set", name.text));
+  if (auto *exact = std::get_if<T>(v)) return *exact;
+  if constexpr (std::is_same_v<T, double>)
+    if (auto *i = std::get_if<int64_t>(v)) return double(*i);
+  throw std::runtime_error(fmt::format("attribute {} must be {}", name.text, kind));
+}
+
+std::vector<float> narrow(const std::vector<double> &v) { return {v.begin(), v.end()}; }
+
+using E = const ForeignExtra;
+using A = const void;
+void no_delete(E *) {}
+bool has(E *e, A *n) { return e->find(Name(n).text); }
+bool get_bool(E *e, A *n) { return value<bool>(e, n, "a bool"); }
+int64_t get_int(E *e, A *n) { return value<int64_t>(e, n, "an int"); }
+float get_float(E *e, A *n) { return float(value<double>(e, n, "a float")); }
+StringResult get_string(E *e, A *n) { return {value<std::string>(e, n, "a string"), Name(n).new_abi}; }
+std::vector<int64_t> get_ints(E *e, A *n) { return value<std::vector<int64_t>>(e, n, "a list of int"); }
+std::vector<float> get_floats(E *e, A *n) { return narrow(value<std::vector<double>>(e, n, "a list of float")); }
+std::vector<std::vector<int64_t>> get_ints2d(E *e, A *n) {
+  return value<std::vector<std::vector<int64_t>>>(e, n, "a list of lists of int");
+}
+std::vector<std::vector<float>> get_floats2d(E *e, A *n) {
+  std::vector<std::vector<float>> out;
+  for (auto &row : value<std::vector<std::vector<double>>>(e, n, "a list of lists of float")) out.push_back(narrow(row));
+  return out;
+}
+
+template <class F> void *slot(F *f) { return reinterpret_cast<void *>(f); }
+void *const kVtable[] = {nullptr, nullptr,  // offset to top, type information
+                         slot(no_delete), slot(no_delete), slot(has), slot(get_bool), slot(get_int), slot(get_float),
+                         slot(get_string), slot(get_ints), slot(get_floats), slot(get_ints2d), slot(get_floats2d)};
+
+// Ranks, shape pointers and dtype names as the entry takes them.
+struct Arguments {
+  std::vector<int> ndims;
+  std::vector<int64_t *> shapes;
+  std::vector<const char *> dtypes;
+  void add(const std::vector<int64_t> &shape, const char *dtype) {
+    ndims.push_back(int(shape.size()));
+    shapes.push_back(const_cast<int64_t *>(shape.data()));
+    dtypes.push_back(dtype);
+  }
+};
+
+}  // namespace
+
+ForeignExtra::ForeignExtra(std::vector<std::pair<std::string, AttrValue>> attrs, std::shared_ptr<const Library> library)
+    : vtable_(const_cast<void **>(kVtable + 2)), attrs_(std::move(attrs)), library_(std::move(library)) {
+  static_assert(sizeof(std::vector<size_t>) == 24);  // workspace at 8, kernel data at 32
+}
+ForeignExtra::~ForeignExtra() {
+  // AotKernelData has only a virtual destructor; slot 1 destroys and frees.
+  if (kernel_data_) (*static_cast<void (***)(void *)>(kernel_data_))[1](kernel_data_);
+}
+const AttrValue *ForeignExtra::find(std::string_view name) const {
+  for (auto &[n, v] : attrs_)
+    if (n == name) return &v;
+  return nullptr;
+}
+
+std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, const std::string &function, const Directories &whitelist) {
+  auto op = std::make_shared<ForeignOp>();
+  op->library_ = Library::open_foreign(file, whitelist, function);
+  op->name_ = fmt::format("{}:{}", file.string(), function);
+  op->launch_ = op->library_->symbol(function);
+  op->init_ = op->library_->symbol(function + "Init");
+  op->infer_shape_ = op->library_->symbol(function + "InferShape");
+  op->infer_type_ = op->library_->symbol(function + "InferType");
+  return op;
+}
+
+std::unique_ptr<ForeignExtra> ForeignOp::extra(std::vector<std::pair<std::string, AttrValue>> attrs) const {
+  return std::make_unique<ForeignExtra>(std::move(attrs), library_);
+}
+
+std::vector<std::vector<int64_t>> ForeignOp::infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs, int n_outputs) const {
+  if (!infer_shape_) throw std::runtime_error(name_ + ": exports no InferShape");
+  Arguments a;
+  for (auto &s : inputs) a.add(s, nullptr);
+  using Many = std::vector<std::vector<int64_t>>;
+  if (n_outputs != 1) return reinterpret_cast<Many (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(), a.shapes.data(), &extra);
+  return {reinterpret_cast<std::vector<int64_t> (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(), a.shapes.data(), &extra)};
+}
+
+std::vector<int32_t> ForeignOp::infer_types(ForeignExtra &extra, std::vector<int32_t> inputs, int n_outputs) const {
+  if (!infer_type_) throw std::runtime_error(name_ + ": exports no InferType");
+  using Types = std::vector<int32_t>;
+  if (n_outputs != 1) return reinterpret_cast<Types (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra);
+  return {reinterpret_cast<int32_t (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra)};
+}
+
+void ForeignOp::init(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors) const {
+  if (!init_) return;
+  Arguments a;
+  for (auto &t : tensors) a.add(t.shape, t.dtype.c_str());
+  int code = reinterpret_cast<int (*)(int *, int64_t **, const char **, void *)>(init_)(a.ndims.data(), a.shapes.data(), a.dtypes.data(), &extra);
+  if (code) throw std::runtime_error(fmt::format("{}: Init returned {}, expected 0", name_, code));
+}
+
+void ForeignOp::launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors, const std::vector<void *> &workspaces) const {
+  Arguments a;
+  std::vector<void *> params;
+  for (auto &t : tensors) {
+    a.add(t.shape, t.dtype.c_str());
+    params.push_back(t.data);
+  }
+  params.insert(params.end(), workspaces.begin(), workspaces.end());
+  using Entry = int (*)(int, void **, int *, int64_t **, const char **, void *, void *);
+  int code = reinterpret_cast<Entry>(launch_)(int(params.size()), params.data(), a.ndims.data(), a.shapes.data(), a.dtypes.data(), nullptr, &extra);
+  if (code) throw std::runtime_error(fmt::format("{}: returned {}, expected 0", name_, code));
+}
+
+}  // namespace opgraft
