@@ -362,7 +362,9 @@ cmd_bench() {
   fi
   "$PY" bench/call_overhead.py --out "$BUILD/bench/call.json"
   "$PY" bench/gate.py --small --out "$BUILD/bench/small.json"
-  if "$PY" -c 'import torch' 2>/dev/null; then
+  if [ ! -e bench/minilm_vs_torch.py ]; then
+    echo "skipped: no bench/minilm_vs_torch.py"
+  elif "$PY" -c 'import torch' 2>/dev/null; then
     fetch_minilm
     "$PY" bench/minilm_vs_torch.py --out "$BUILD/bench/minilm.json" ${quick:+--rounds 5}
   else
