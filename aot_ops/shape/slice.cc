@@ -39,9 +39,9 @@ int64_t extent_of(int64_t dim, int64_t &begin, bool open_begin, int64_t end, boo
   return std::max<int64_t>(n, 0);
 }
 
-// `symbolic`: entries of begin and end may be ids of symbols rather than negative positions. Only an
-// id that is x's own dimension can be told from one; it is looked at in extent_of.
-std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &end, const Shape &strides) {
+// `symbolic`: entries below -1 of begin and end may be ids of symbols, which look like negative
+// positions. What they cut from a dimension is then unknown, unless it is the dimension itself.
+std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &end, const Shape &strides, bool symbolic) {
   const Masks m(a);
   const TensorView x = a.input(0);
   const size_t n = begin.size();
@@ -67,12 +67,16 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
       parts.push_back({});
     } else if (Masks::bit(m.shrink, i)) {
       const int64_t dim = x.dim(d), at = begin[i];
-      if (dim >= 0) a.check(at >= -dim && at < dim, "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) + " of size " + std::to_string(dim));
+      if (dim >= 0 && !(symbolic && at < -1))
+        a.check(at >= -dim && at < dim, "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) + " of size " + std::to_string(dim));
       parts.push_back({d++, false, at < 0 && dim >= 0 ? at + dim : at, 1, 1});
     } else {
       a.check(strides[i] != 0, "strides must not be 0");
       Part p{d, true, begin[i], strides[i], 0};
-      p.extent = extent_of(x.dim(d++), p.begin, Masks::bit(m.begin, i), end[i], Masks::bit(m.end, i), strides[i]);
+      const bool open_begin = Masks::bit(m.begin, i), open_end = Masks::bit(m.end, i);
+      const bool doubtful = symbolic && x.dim(d) >= 0 && ((!open_begin && begin[i] < -1) || (!open_end && end[i] < -1));
+      p.extent = doubtful ? -1 : extent_of(x.dim(d), p.begin, open_begin, end[i], open_end, strides[i]);
+      ++d;
       parts.push_back(p);
     }
   }
@@ -94,9 +98,7 @@ void InferStridedSlice(InferContext &c) {
   const Masks m(c);
   std::vector<Part> parts;
   if (known) {
-    // A symbol among the values tells a size only where it is the dimension itself; with a known
-    // dimension it cannot be told from a negative position, which is what it is read as.
-    parts = resolve(c, begin, end, strides);
+    parts = resolve(c, begin, end, strides, c.args().dim_op != nullptr);
   } else {
     int named = 0;
     for (size_t i = 0; i < size_t(n); ++i) named += !Masks::bit(m.ellipsis, i) && !Masks::bit(m.new_axis, i);
@@ -121,7 +123,7 @@ std::vector<Part> parts_of(Context &c) {
   c.values(1, "begin", begin);
   c.values(2, "end", end);
   c.values(3, "strides", strides);
-  return resolve(c, begin, end, strides);
+  return resolve(c, begin, end, strides, false);
 }
 
 void KernelStridedSlice(Context &c) {
