@@ -1,0 +1,47 @@
+"""Case tables of the operators, found beside them."""
+
+import importlib.util
+import pathlib
+
+import numpy as np
+import pytest
+
+import opgraft
+from opgraft.dtype import to_dtype
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def tables():
+    for path in sorted((ROOT / "aot_ops").glob("*/cases.py")):
+        spec = importlib.util.spec_from_file_location(f"cases_{path.parent.name}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        yield path.parent.name, module
+
+
+def make_input(spec, seed):
+    """The array that a case's input describes (aot_ops/swiglu/cases.py gives the forms)."""
+    rng = np.random.default_rng(seed)
+    dtype = to_dtype(spec[0])
+    if isinstance(spec[1], list):
+        return np.array(spec[1]).astype(dtype)
+    shape = spec[1]
+    if len(spec) > 2 and spec[2] != "special":
+        low, high = spec[2]
+        a = rng.uniform(low, high, shape) if dtype.kind != "i" else rng.integers(low, high, shape)
+    elif dtype.kind in "iu":
+        a = rng.integers(0, 100, shape)
+    else:
+        a = np.asarray(rng.standard_normal(shape))
+        if len(spec) > 2:
+            flat = a.reshape(-1)
+            flat[: min(7, a.size)] = [np.inf, -np.inf, np.nan, 0.0, -0.0, 80.0, -80.0][: min(7, a.size)]
+    return np.asarray(a).astype(dtype) if dtype != np.bool_ else np.asarray(a) > 0
+
+
+@pytest.fixture(autouse=True)
+def _eager():
+    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
+    yield
+    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)

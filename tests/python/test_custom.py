@@ -1,0 +1,48 @@
+import pathlib
+
+import numpy as np
+import pytest
+
+import opgraft
+from opgraft import Tensor, ops
+
+
+def test_numpy_in_numpy_out_tensor_in_tensor_out():
+    f = ops.Custom.from_op("SwiGLU")
+    x = np.linspace(-2, 2, 5, dtype=np.float32)
+    want = x * (x / (1 + np.exp(-x)))
+    for _ in range(2):  # inferred, then remembered
+        np.testing.assert_allclose(f(x, x), want, rtol=1e-5, atol=1e-6)
+    assert isinstance(f(Tensor(x), Tensor(x)), Tensor)
+
+
+def test_a_path_loads_and_infers():
+    path = next(o.path for o in opgraft._core.list_ops() if o.name == "SwiGLU")
+    f = ops.Custom(f"{path}:SwiGLU", out_shape=lambda a, b: a, out_dtype=opgraft.float32)
+    assert f(np.ones((2, 3), np.float32), np.ones((2, 3), np.float32)).shape == (2, 3)
+    with pytest.raises(ValueError, match="has no op 'Nope'"):
+        ops.Custom(f"{path}:Nope")
+    with pytest.raises(ValueError, match="holds SwiGLU"):
+        ops.Custom(path)
+
+
+def test_errors_have_python_kinds():
+    f = ops.Custom.from_op("SwiGLU")
+    with pytest.raises(ValueError, match=r"gate.shape must equal x.shape \(4,\), got \(3,\)"):
+        f(np.ones(4, np.float32), np.ones(3, np.float32))
+    with pytest.raises(TypeError, match="dtype must be one of"):
+        f(np.ones(4, np.int32), np.ones(4, np.int32))
+    with pytest.raises(FileNotFoundError):
+        ops.Custom("missing.so:Op")
+    with pytest.raises(RuntimeError):
+        ops.Custom.from_op("NoSuchOp")
+
+
+def test_strided_inputs_are_served():
+    f = ops.Custom.from_op("SwiGLU")
+    x = np.arange(20, dtype=np.float32)[::2]
+    np.testing.assert_allclose(f(x, x), f(x.copy(), x.copy()))
+
+
+def test_library_is_a_file():
+    assert all(pathlib.Path(o.path).is_file() for o in opgraft._core.list_ops())
