@@ -279,7 +279,11 @@ class Reader {
       if (part == "..") fail(fmt::format("external data location '{}' leaves the model's directory", t.location));
     if (t.location.find('\0') != std::string_view::npos) fail("external data location holds a zero byte");
     auto &mapping = files_[std::string(t.location)];
-    if (!mapping) mapping = map_file(dir_ / location);
+    try {
+      if (!mapping) mapping = map_file(dir_ / location);
+    } catch (const MindirError &e) {
+      fail(fmt::format("external data: {}", e.what()));
+    }
     if (t.offset < 0 || t.length < 0 || uint64_t(t.offset) > mapping->size || uint64_t(t.length) > mapping->size - uint64_t(t.offset))
       fail(fmt::format("external data '{}' holds {} bytes, expected {} at offset {}", t.location, mapping->size, t.length, t.offset));
     owner = mapping;
