@@ -26,6 +26,8 @@ def make_input(spec, seed):
     dtype = to_dtype(spec[0])
     if isinstance(spec[1], list):
         return np.array(spec[1]).astype(dtype)
+    if not isinstance(spec[1], tuple):
+        return np.array(spec[1]).astype(dtype)
     shape = spec[1]
     if len(spec) > 2 and spec[2] != "special":
         low, high = spec[2]

@@ -11,7 +11,7 @@ REFUSED = [c for _, m in tables() for c in getattr(m, "REFUSED", [])]
 
 
 def _id(case):
-    return f"{case['op']}-{'_'.join(f'{i[0]}{list(i[1])}' for i in case['inputs'])}-{case.get('attrs', {})}"[:90]
+    return f"{case['op']}-{'_'.join(f'{i[0]}{i[1]}' for i in case['inputs'])}-{case.get('attrs', {})}"[:90]
 
 
 def misaligned(shape, dtype, fill=0xA5):
