@@ -60,5 +60,11 @@ def test_case(folder, module, case):
 @pytest.mark.parametrize("case", REFUSED, ids=[_id(c) for c in REFUSED])
 def test_refused(case):
     inputs = [make_input(s, k) for k, s in enumerate(case["inputs"])]
+    op, attrs = _core.resolve(case["op"]), case.get("attrs", {})
     with pytest.raises((ValueError, TypeError, RuntimeError), match=case["error"]):
-        _core.run_into(_core.resolve(case["op"]), inputs, [], case.get("attrs", {}))  # the operator's own check
+        try:
+            _core.run_into(op, inputs, [], attrs)  # the operator's own infer, without the engine's checks before it
+        except ValueError as e:
+            if "outputs, got 0" not in str(e):
+                raise
+            _core.run_op(op, inputs, attrs)  # infer took it: the kernel must refuse
