@@ -14,10 +14,9 @@ import time
 import zipfile
 
 import numpy as np
-from tokenizers import Tokenizer
-
 import opgraft
 from opgraft import Parameter, Tensor, nn, ops, rewrite
+from tokenizers import Tokenizer
 
 SENTENCES = ["A man is eating food.", "A man is eating a piece of bread.", "The girl is carrying a baby."]
 EXPECTED = [0.7553, -0.1050]

@@ -9,8 +9,8 @@ namespace opgraft {
 namespace {
 
 const char *kind_name(int32_t kind) {
-  static constexpr const char *kNames[] = {"?", "bool", "int", "float", "str", "list of int", "list of float",
-                                           "2-D list of int", "2-D list of float"};
+  static constexpr const char *kNames[] = {
+      "?", "bool", "int", "float", "str", "list of int", "list of float", "2-D list of int", "2-D list of float"};
   return kind >= 1 && kind <= 8 ? kNames[kind] : kNames[0];
 }
 
@@ -61,11 +61,13 @@ bool convert(const AttrValue &value, int32_t kind, AttrValue &out) {
 int32_t attr_kind(const AttrValue &value) { return int32_t(value.index()) + 1; }
 
 std::string attr_text(const AttrValue &value) {
-  return std::visit([](auto &v) {
-    using T = std::decay_t<decltype(v)>;
-    if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", v);
-    else return fmt::format("{}", v);
-  }, value);
+  return std::visit(
+      [](auto &v) {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, std::string>) return fmt::format("\"{}\"", v);
+        else return fmt::format("{}", v);
+      },
+      value);
 }
 
 FlatAttrs::FlatAttrs(const Attrs &attrs) : values_(attrs) {
@@ -75,27 +77,31 @@ FlatAttrs::FlatAttrs(const Attrs &attrs) : values_(attrs) {
     opgraft_attr a{name.c_str(), nullptr, nullptr, 1, attr_kind(value), 0};
     auto keep_ints = [&](std::vector<int64_t> v) { return ints_.push_back(std::move(v)), ints_.back().data(); };
     auto keep_floats = [&](std::vector<double> v) { return floats_.push_back(std::move(v)), floats_.back().data(); };
-    std::visit([&](auto &v) {
-      using T = std::decay_t<decltype(v)>;
-      if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, int64_t>) a.data = keep_ints({int64_t(v)});
-      else if constexpr (std::is_same_v<T, double>) a.data = keep_floats({v});
-      else {
-        a.count = int64_t(v.size());
-        if constexpr (std::is_same_v<T, std::string>) a.data = v.c_str();
-        else if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<double>>) a.data = v.data();
-        else {
-          std::vector<int64_t> lengths;
-          typename T::value_type all;
-          for (auto &row : v) {
-            lengths.push_back(int64_t(row.size()));
-            all.insert(all.end(), row.begin(), row.end());
+    std::visit(
+        [&](auto &v) {
+          using T = std::decay_t<decltype(v)>;
+          if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, int64_t>) a.data = keep_ints({int64_t(v)});
+          else if constexpr (std::is_same_v<T, double>) a.data = keep_floats({v});
+          else {
+            a.count = int64_t(v.size());
+            if constexpr (std::is_same_v<T, std::string>) a.data = v.c_str();
+            else if constexpr (std::is_same_v<T, std::vector<int64_t>> || std::is_same_v<T, std::vector<double>>)
+              a.data = v.data();
+            else {
+              std::vector<int64_t> lengths;
+              typename T::value_type all;
+              for (auto &row : v) {
+                lengths.push_back(int64_t(row.size()));
+                all.insert(all.end(), row.begin(), row.end());
+              }
+              a.rows = keep_ints(std::move(lengths));
+              if constexpr (std::is_same_v<typename T::value_type, std::vector<int64_t>>)
+                a.data = keep_ints(std::move(all));
+              else a.data = keep_floats(std::move(all));
+            }
           }
-          a.rows = keep_ints(std::move(lengths));
-          if constexpr (std::is_same_v<typename T::value_type, std::vector<int64_t>>) a.data = keep_ints(std::move(all));
-          else a.data = keep_floats(std::move(all));
-        }
-      }
-    }, value);
+        },
+        value);
     list_.push_back(a);
   }
 }
@@ -112,8 +118,9 @@ Attrs complete_attrs(const Manifest &manifest, const Attrs &given) {
     }
     AttrValue v;
     if (!convert(value, declared->kind, v))
-      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: attribute {} must be {}, got {} {}", manifest.name, name,
-                                                    kind_name(declared->kind), kind_name(attr_kind(value)), attr_text(value)));
+      throw Error(OPGRAFT_INVALID_TYPE,
+                  fmt::format("{}: attribute {} must be {}, got {} {}", manifest.name, name, kind_name(declared->kind),
+                              kind_name(attr_kind(value)), attr_text(value)));
     out.emplace(name, std::move(v));
   }
   for (auto &a : manifest.attrs)

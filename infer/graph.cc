@@ -24,13 +24,15 @@ void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
     auto set = std::find_if(m.dtypes.begin(), m.dtypes.end(), [&](auto &d) { return d.first == t.dtype; });
     if (set == m.dtypes.end()) {
       if (dtypes[i] != dtype_from_name(t.dtype))
-        throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must be {}, got {}", m.name, name, t.dtype, dtype_name(dtypes[i])));
+        throw Error(OPGRAFT_INVALID_TYPE,
+                    fmt::format("{}: {}.dtype must be {}, got {}", m.name, name, t.dtype, dtype_name(dtypes[i])));
       continue;
     }
     if (std::find(set->second.begin(), set->second.end(), dtypes[i]) == set->second.end()) {
       std::string names;
       for (int32_t d : set->second) names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
-      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must be one of {}, got {}", m.name, name, names, dtype_name(dtypes[i])));
+      throw Error(OPGRAFT_INVALID_TYPE,
+                  fmt::format("{}: {}.dtype must be one of {}, got {}", m.name, name, names, dtype_name(dtypes[i])));
     }
     auto seen = std::find_if(bound.begin(), bound.end(), [&](auto &b) { return b.first == t.dtype; });
     if (seen == bound.end()) bound.emplace_back(t.dtype, dtypes[i]);
@@ -46,17 +48,22 @@ void check_arguments(const Manifest &m, const std::vector<int32_t> &dtypes) {
   int n = int(dtypes.size()), least = m.least_inputs(), most = m.variadic() ? 1 << 20 : int(m.inputs.size());
   if (n < least || n > most)
     throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: takes {} inputs, got {}", m.name,
-                                                   least == most ? std::to_string(least) : m.variadic() ? fmt::format("at least {}", least) : fmt::format("{} to {}", least, most), n));
+                                                   least == most  ? std::to_string(least)
+                                                   : m.variadic() ? fmt::format("at least {}", least)
+                                                                  : fmt::format("{} to {}", least, most),
+                                                   n));
   check_dtypes(m, dtypes);
 }
 
-Inferred infer_native(const Op &op, const std::vector<opgraft_tensor> &inputs, const FlatAttrs &attrs, Symbols *symbols) {
+Inferred infer_native(const Op &op, const std::vector<opgraft_tensor> &inputs, const FlatAttrs &attrs,
+                      Symbols *symbols) {
   constexpr int kMost = 64;
   Inferred out;
   int64_t dims[kMost][OPGRAFT_MAX_RANK], values[kMost][OPGRAFT_MAX_VALUES];
   opgraft_shape room[kMost];
   for (int i = 0; i < kMost; ++i) room[i] = {dims[i], values[i], 0, 0, -1};
-  opgraft_infer_args args{sizeof args, int32_t(inputs.size()), attrs.size(), kMost, inputs.data(), attrs.data(), room, nullptr, symbols};
+  opgraft_infer_args args{
+      sizeof args, int32_t(inputs.size()), attrs.size(), kMost, inputs.data(), attrs.data(), room, nullptr, symbols};
   if (symbols)
     args.dim_op = [](void *s, char o, int64_t a, int64_t b) { return static_cast<Symbols *>(s)->op(o, a, b); };
   if (int status = op.native->infer(&args)) throw Error(status & 0xff, last_error(op, status));
@@ -100,7 +107,8 @@ ValueId Graph::add_constant(Tensor data, std::string constant_name, bool paramet
   return ValueId(values_.size() - 1);
 }
 
-NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<ValueId> in, Attrs attrs, std::string node_name) {
+NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<ValueId> in, Attrs attrs,
+                       std::string node_name) {
   Node n;
   auto at = op.find('@');
   if (at != std::string::npos) n.spec = op;
@@ -147,7 +155,8 @@ void Graph::infer_node(NodeId id) {
     fail(e);
   }
   if (!n.outputs.empty() && n.outputs.size() != r.types.size())
-    fail(Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: has {} outputs in the model, infers {}", n.op, n.outputs.size(), r.types.size())));
+    fail(Error(OPGRAFT_INVALID_VALUE,
+               fmt::format("{}: has {} outputs in the model, infers {}", n.op, n.outputs.size(), r.types.size())));
   for (size_t i = 0; i < r.types.size(); ++i) {
     if (n.outputs.size() <= i) {
       Value v;
@@ -189,7 +198,8 @@ void Graph::sweep() {
 std::string Graph::dump() const {
   std::string s = fmt::format("graph {}(", name);
   for (size_t i = 0; i < inputs.size(); ++i)
-    s += fmt::format("{}%{} {}: {}", i ? ", " : "", inputs[i], value(inputs[i]).name, shape_text(value(inputs[i]).type, symbols));
+    s += fmt::format("{}%{} {}: {}", i ? ", " : "", inputs[i], value(inputs[i]).name,
+                     shape_text(value(inputs[i]).type, symbols));
   s += ")\n";
   auto show = [&](ValueId v) {
     const Value &x = value(v);
@@ -206,7 +216,8 @@ std::string Graph::dump() const {
   for (NodeId id : order_) {
     const Node &n = node(id);
     std::string left, right;
-    for (ValueId v : n.outputs) left += fmt::format("{}%{}: {}", left.empty() ? "" : ", ", v, shape_text(value(v).type, symbols));
+    for (ValueId v : n.outputs)
+      left += fmt::format("{}%{}: {}", left.empty() ? "" : ", ", v, shape_text(value(v).type, symbols));
     for (ValueId v : n.inputs) right += (right.empty() ? "" : ", ") + show(v);
     for (auto &[k, v] : n.attrs) right += fmt::format("{}{}={}", right.empty() ? "" : ", ", k, attr_text(v));
     s += fmt::format("  {} = {}({})  # {}\n", left, n.spec.empty() ? n.op : n.spec, right, n.name);

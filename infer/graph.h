@@ -35,7 +35,7 @@ struct Node {
   std::string name;  // unique, for people
   std::vector<ValueId> inputs, outputs;
   Attrs attrs;
-  OpPtr impl;                            // resolved implementation
+  OpPtr impl;                                   // resolved implementation
   std::shared_ptr<const class Graph> fallback;  // what this node replaced
   bool dead = false;
 };

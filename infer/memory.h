@@ -19,8 +19,8 @@ class Arena {
   static size_t round(size_t bytes) { return bytes == 0 ? kAlign : (bytes + kAlign - 1) / kAlign * kAlign; }
   void add(size_t offset, size_t bytes);
   void drop(std::map<size_t, size_t>::iterator hole);
-  std::map<size_t, size_t> holes_;            // offset -> bytes
-  std::multimap<size_t, size_t> by_size_;     // bytes -> offset
+  std::map<size_t, size_t> holes_;         // offset -> bytes
+  std::multimap<size_t, size_t> by_size_;  // bytes -> offset
   size_t size_ = 0;
 };
 

@@ -18,9 +18,9 @@ namespace {
 namespace fs = std::filesystem;
 using namespace mindir;
 
-constexpr int kMostNesting = 16;        // of tuples, and of values within attributes
-constexpr int kMostFallbacks = 4;       // of fallback graphs within fallback graphs
-constexpr size_t kMostFlat = 1 << 16;   // elements of a flattened tuple
+constexpr int kMostNesting = 16;       // of tuples, and of values within attributes
+constexpr int kMostFallbacks = 4;      // of fallback graphs within fallback graphs
+constexpr size_t kMostFlat = 1 << 16;  // elements of a flattened tuple
 
 struct Mapping {
   void *data = nullptr;
@@ -72,10 +72,15 @@ struct Primitive {
 class Reader {
  public:
   // `owner` keeps `bytes` alive (null: weights are copied); `dir` holds external data (empty: refused).
-  Reader(std::string_view bytes, const Registry &registry, std::string origin, std::shared_ptr<void> owner, fs::path dir,
-         bool external, int depth)
-      : bytes_(bytes), registry_(registry), origin_(std::move(origin)), owner_(std::move(owner)), dir_(std::move(dir)),
-        external_(external), depth_(depth) {}
+  Reader(std::string_view bytes, const Registry &registry, std::string origin, std::shared_ptr<void> owner,
+         fs::path dir, bool external, int depth)
+      : bytes_(bytes),
+        registry_(registry),
+        origin_(std::move(origin)),
+        owner_(std::move(owner)),
+        dir_(std::move(dir)),
+        external_(external),
+        depth_(depth) {}
 
   std::shared_ptr<Graph> read() {
     try {
@@ -97,7 +102,8 @@ class Reader {
   }
 
   std::shared_ptr<Graph> model() {
-    if (bytes_.substr(0, 4) == "\xd8\x5e\x3a\x7f") fail("the file is encrypted (AES-GCM); opgraft reads plain MindIR only");
+    if (bytes_.substr(0, 4) == "\xd8\x5e\x3a\x7f")
+      fail("the file is encrypted (AES-GCM); opgraft reads plain MindIR only");
     if (bytes_.empty()) fail("the file is empty");
     ModelProto m = parse_model(bytes_);
     if (!m.has_graph) fail("has no graph: not a MindIR file, or cut short");
@@ -203,7 +209,8 @@ class Reader {
     ValueId id = kNone;
     if (literal_of(item, l)) {
       Tensor t;
-      if (!to_tensor(l, t)) fail(fmt::format("constant '{}' is no tensor, number or tuple of numbers", items_[item].name));
+      if (!to_tensor(l, t))
+        fail(fmt::format("constant '{}' is no tensor, number or tuple of numbers", items_[item].name));
       id = graph_->add_constant(std::move(t), items_[item].name);
     } else {
       std::vector<ValueId> in;
@@ -242,7 +249,7 @@ class Reader {
       if (end < text.size()) sign = text[end];
       at = end + 1;
     }
-    int64_t dim = derived && sum < -1 ? sum : graph_->symbols.fresh(std::string(text));
+    int64_t dim = derived && is_symbol(sum) ? sum : graph_->symbols.fresh(std::string(text));
     symbols_.emplace(text, dim);
     return dim;
   }
@@ -274,7 +281,8 @@ class Reader {
   std::string_view external(const TensorProto &t, std::shared_ptr<void> &owner) {
     fs::path location{std::string(t.location)};
     if (!external_) fail("external data in a model that was read from memory");
-    if (location.empty() || location.is_absolute()) fail(fmt::format("external data location '{}' must be relative", t.location));
+    if (location.empty() || location.is_absolute())
+      fail(fmt::format("external data location '{}' must be relative", t.location));
     for (auto &part : location)
       if (part == "..") fail(fmt::format("external data location '{}' leaves the model's directory", t.location));
     if (t.location.find('\0') != std::string_view::npos) fail("external data location holds a zero byte");
@@ -284,8 +292,10 @@ class Reader {
     } catch (const MindirError &e) {
       fail(fmt::format("external data: {}", e.what()));
     }
-    if (t.offset < 0 || t.length < 0 || uint64_t(t.offset) > mapping->size || uint64_t(t.length) > mapping->size - uint64_t(t.offset))
-      fail(fmt::format("external data '{}' holds {} bytes, expected {} at offset {}", t.location, mapping->size, t.length, t.offset));
+    if (t.offset < 0 || t.length < 0 || uint64_t(t.offset) > mapping->size ||
+        uint64_t(t.length) > mapping->size - uint64_t(t.offset))
+      fail(fmt::format("external data '{}' holds {} bytes, expected {} at offset {}", t.location, mapping->size,
+                       t.length, t.offset));
     owner = mapping;
     return mapping->bytes().substr(size_t(t.offset), size_t(t.length));
   }
@@ -293,18 +303,23 @@ class Reader {
   Tensor tensor(const TensorProto &t) {
     int32_t dtype = dtype_of(t.data_type);
     if (dtype == OPGRAFT_UNKNOWN) fail(fmt::format("tensor '{}': unsupported data type {}", t.name, t.data_type));
-    if (t.compression) fail(fmt::format("tensor '{}' is compressed (type {}), which opgraft does not read", t.name, t.compression));
-    if (t.dims.size() > OPGRAFT_MAX_RANK) fail(fmt::format("tensor '{}': rank {} is above {}", t.name, t.dims.size(), OPGRAFT_MAX_RANK));
+    if (t.compression)
+      fail(fmt::format("tensor '{}' is compressed (type {}), which opgraft does not read", t.name, t.compression));
+    if (t.dims.size() > OPGRAFT_MAX_RANK)
+      fail(fmt::format("tensor '{}': rank {} is above {}", t.name, t.dims.size(), OPGRAFT_MAX_RANK));
     int64_t count = 1, bytes = 0;
     for (int64_t d : t.dims)
-      if (d < 0 || __builtin_mul_overflow(count, d, &count)) fail(fmt::format("tensor '{}': impossible shape {}", t.name, to_string(t.dims)));
-    if (__builtin_mul_overflow(count, int64_t(dtype_size(dtype)), &bytes)) fail(fmt::format("tensor '{}': impossible shape", t.name));
+      if (d < 0 || __builtin_mul_overflow(count, d, &count))
+        fail(fmt::format("tensor '{}': impossible shape {}", t.name, to_string(t.dims)));
+    if (__builtin_mul_overflow(count, int64_t(dtype_size(dtype)), &bytes))
+      fail(fmt::format("tensor '{}': impossible shape", t.name));
     bool typed = !t.ints.empty() || !t.floats.empty();
     if (typed && !t.has_raw && !t.external) return typed_tensor(t, dtype, count);
     std::shared_ptr<void> owner = owner_;
     std::string_view data = t.external ? external(t, owner) : t.raw;
     if (data.size() != size_t(bytes))
-      fail(fmt::format("tensor '{}': {}{} needs {} bytes, the file has {}", t.name, dtype_name(dtype), to_string(t.dims), bytes, data.size()));
+      fail(fmt::format("tensor '{}': {}{} needs {} bytes, the file has {}", t.name, dtype_name(dtype),
+                       to_string(t.dims), bytes, data.size()));
     bool aligned = reinterpret_cast<uintptr_t>(data.data()) % dtype_size(dtype) == 0;
     if (owner && aligned && bytes) return Tensor(dtype, t.dims, const_cast<char *>(data.data()), owner);
     Tensor copy(dtype, t.dims);
@@ -320,7 +335,9 @@ class Reader {
     size_t size = dtype_size(dtype);
     for (size_t k = 0; k < size_t(count); ++k) {
       float f = real ? float(t.floats[k]) : 0;
-      const void *from = dtype == OPGRAFT_FLOAT32 ? static_cast<const void *>(&f) : real ? static_cast<const void *>(&t.floats[k]) : &t.ints[k];
+      const void *from = dtype == OPGRAFT_FLOAT32 ? static_cast<const void *>(&f)
+                         : real                   ? static_cast<const void *>(&t.floats[k])
+                                                  : &t.ints[k];
       std::memcpy(out.data<char>() + k * size, from, std::min(size, size_t(8)));  // little-endian integers are cut
     }
     return out;
@@ -330,8 +347,18 @@ class Reader {
     if (depth > kMostNesting) fail("attribute values nested too deep");
     Literal l;
     switch (a.type) {
-      case kBool: l.kind = Literal::kBool; l.i = a.i != 0; return l;
-      case kUint8: case kInt8: case kUint16: case kInt16: case kInt32: case kInt64: case kUint32: case kUint64:
+      case kBool:
+        l.kind = Literal::kBool;
+        l.i = a.i != 0;
+        return l;
+      case kUint8:
+      case kInt8:
+      case kUint16:
+      case kInt16:
+      case kInt32:
+      case kInt64:
+      case kUint32:
+      case kUint64:
         if (a.ints.empty()) return Literal::of(a.i);
         break;
       case kFloat:  // `d` beside `f`: the double that our writer rounded
@@ -346,15 +373,18 @@ class Reader {
         if (!a.strings.empty()) break;
         l.kind = Literal::kString, l.s = a.s;
         return l;
-      case kTensor: case kTensors: {
+      case kTensor:
+      case kTensors: {
         if (a.tensors.size() != 1) break;
         TensorProto t = parse_tensor(a.tensors[0]);
         if (t.is_type() && a.type == kTensors) return Literal::of(dtype_of(t.data_type));
         l.kind = Literal::kTensor, l.tensor = tensor(t);
         return l;
       }
-      case kUmonad: case kIomonad: l.kind = Literal::kMonad; return l;
-      case kTuple: case kList: break;
+      case kUmonad:
+      case kIomonad: l.kind = Literal::kMonad; return l;
+      case kTuple:
+      case kList: break;
       default: return l;  // none, and what opgraft has no use for
     }
     l.kind = Literal::kTuple;
@@ -436,7 +466,9 @@ class Reader {
     if (kind == Item::kValue) {
       const TensorType &t = graph_->value(items_[from].id).type;
       if (t.dtype == OPGRAFT_INT64 && t.dims.size() == 1)
-        return value_item(graph_->node(graph_->add_node(registry_, "TupleGetItem", {items_[from].id}, {{"index", i}}, name)).outputs.at(0));
+        return value_item(
+            graph_->node(graph_->add_node(registry_, "TupleGetItem", {items_[from].id}, {{"index", i}}, name))
+                .outputs.at(0));
       if (i != 0 && i != -1) fail(fmt::format("element {} of a single tensor", i));
       return from;
     }
@@ -453,7 +485,8 @@ class Reader {
     AttrValue v;
     int32_t kind = m.attr(name)->kind;
     // MindSpore's C++ primitives carry the layout as an enum.
-    if (name == "data_format" && l.kind == Literal::kInt && (l.i == 0 || l.i == 1)) v = std::string(l.i ? "NHWC" : "NCHW");
+    if (name == "data_format" && l.kind == Literal::kInt && (l.i == 0 || l.i == 1))
+      v = std::string(l.i ? "NHWC" : "NCHW");
     else if (!to_attr(l, kind, v)) fail(fmt::format("attribute {} has a value of the wrong kind", name));
     out.insert_or_assign(name, std::move(v));
   }
@@ -488,7 +521,10 @@ class Reader {
     if (!fallback.empty()) {
       if (depth_ >= kMostFallbacks) fail("fallback graphs nested too deep");
       auto &shared = primitive.fallback;
-      if (!shared) shared = Reader(fallback, registry_, fmt::format("{}: {}: fallback", origin_, place_), nullptr, "", false, depth_ + 1).read();
+      if (!shared)
+        shared = Reader(fallback, registry_, fmt::format("{}: {}: fallback", origin_, place_), nullptr, "", false,
+                        depth_ + 1)
+                     .read();
       graph_->node(id).fallback = shared;
     }
     auto &outputs = graph_->node(id).outputs;
@@ -500,7 +536,8 @@ class Reader {
   }
 
   // Operands by position: op.yaml's `mindir`, or all inputs followed by attributes in their order.
-  std::vector<ValueId> inputs(const Manifest &m, std::vector<std::string> order, const std::vector<size_t> &operands, Attrs &given) {
+  std::vector<ValueId> inputs(const Manifest &m, std::vector<std::string> order, const std::vector<size_t> &operands,
+                              Attrs &given) {
     if (order.empty()) {
       for (auto &t : m.inputs) order.push_back(t.name);
       for (auto &a : m.attrs) order.push_back(a.name);
@@ -509,7 +546,8 @@ class Reader {
     size_t position = 0;
     for (size_t k = 0; k < operands.size(); ++k) {
       const Item &item = items_[operands[k]];
-      if (position >= order.size()) fail(fmt::format("takes at most {} operands, got {}", order.size(), operands.size()));
+      if (position >= order.size())
+        fail(fmt::format("takes at most {} operands, got {}", order.size(), operands.size()));
       const std::string &name = order[position];
       int index = m.input_index(name);
       if (index < 0) {
@@ -524,7 +562,8 @@ class Reader {
         continue;
       }
       bool variadic = m.variadic() && size_t(index) + 1 == m.inputs.size();
-      if (!variadic && size_t(index) != in.size()) fail(fmt::format("operand {} ({}) follows an input that was left out", k, name));
+      if (!variadic && size_t(index) != in.size())
+        fail(fmt::format("operand {} ({}) follows an input that was left out", k, name));
       std::vector<size_t> flat{operands[k]};
       bool tuple = variadic && item.kind == Item::kTuple;
       if (tuple) flat = item.items;

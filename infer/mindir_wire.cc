@@ -13,9 +13,9 @@ namespace {
 using protozero::pbf_wire_type;
 
 constexpr std::pair<int32_t, int32_t> kTypes[] = {
-    {1, OPGRAFT_FLOAT32}, {2, OPGRAFT_UINT8},    {3, OPGRAFT_INT8},    {4, OPGRAFT_UINT16},  {5, OPGRAFT_INT16},
-    {6, OPGRAFT_INT32},   {7, OPGRAFT_INT64},    {9, OPGRAFT_BOOL},    {10, OPGRAFT_FLOAT16}, {11, OPGRAFT_FLOAT64},
-    {12, OPGRAFT_UINT32}, {13, OPGRAFT_UINT64},  {14, OPGRAFT_COMPLEX64}, {16, OPGRAFT_BFLOAT16}, {17, OPGRAFT_FLOAT64}};
+    {1, OPGRAFT_FLOAT32}, {2, OPGRAFT_UINT8},   {3, OPGRAFT_INT8},       {4, OPGRAFT_UINT16},    {5, OPGRAFT_INT16},
+    {6, OPGRAFT_INT32},   {7, OPGRAFT_INT64},   {9, OPGRAFT_BOOL},       {10, OPGRAFT_FLOAT16},  {11, OPGRAFT_FLOAT64},
+    {12, OPGRAFT_UINT32}, {13, OPGRAFT_UINT64}, {14, OPGRAFT_COMPLEX64}, {16, OPGRAFT_BFLOAT16}, {17, OPGRAFT_FLOAT64}};
 
 // protozero trusts the caller for wire types; a hostile file does not deserve that.
 class Message {
@@ -62,7 +62,8 @@ class Message {
   std::string_view packed(size_t size) {
     auto v = bytes();
     if (v.size() % size)
-      throw std::runtime_error(fmt::format("field {}: {} bytes are no list of {}-byte numbers", reader_.tag(), v.size(), size));
+      throw std::runtime_error(
+          fmt::format("field {}: {} bytes are no list of {}-byte numbers", reader_.tag(), v.size(), size));
     return v;
   }
   protozero::pbf_reader reader_;
@@ -88,7 +89,9 @@ TensorProto parse_tensor(std::string_view bytes) {
       case 1: m.integers(t.dims); break;
       case 2: t.data_type = m.integer(); break;
       case 3: m.singles(t.floats); break;
-      case 4: case 6: case 11: m.integers(t.ints); break;
+      case 4:
+      case 6:
+      case 11: m.integers(t.ints); break;
       case 7: t.name = m.bytes(); break;
       case 9: t.raw = m.bytes(), t.has_raw = true; break;
       case 10: m.reals(t.floats); break;
@@ -115,7 +118,8 @@ AttributeProto parse_attribute(std::string_view bytes) {
       case 3: a.i = m.integer(); break;
       case 4: a.d = m.real(); break;
       case 5: a.s = m.bytes(); break;
-      case 6: case 12: a.tensors.push_back(m.bytes()); break;
+      case 6:
+      case 12: a.tensors.push_back(m.bytes()); break;
       case 8: m.singles(a.floats); break;
       case 9: m.reals(a.floats); break;
       case 10: m.integers(a.ints); break;
@@ -210,9 +214,18 @@ bool elements(const Tensor &t, std::vector<Literal> &out) {
     switch (t.dtype()) {
       case OPGRAFT_INT64: l.i = t.data<int64_t>()[k]; break;
       case OPGRAFT_INT32: l.i = t.data<int32_t>()[k]; break;
-      case OPGRAFT_BOOL: l.i = t.data<uint8_t>()[k] != 0; l.kind = Literal::kBool; break;
-      case OPGRAFT_FLOAT32: l.d = double(t.data<float>()[k]); l.kind = Literal::kFloat; break;
-      case OPGRAFT_FLOAT64: l.d = t.data<double>()[k]; l.kind = Literal::kFloat; break;
+      case OPGRAFT_BOOL:
+        l.i = t.data<uint8_t>()[k] != 0;
+        l.kind = Literal::kBool;
+        break;
+      case OPGRAFT_FLOAT32:
+        l.d = double(t.data<float>()[k]);
+        l.kind = Literal::kFloat;
+        break;
+      case OPGRAFT_FLOAT64:
+        l.d = t.data<double>()[k];
+        l.kind = Literal::kFloat;
+        break;
       default: return false;
     }
     out.push_back(std::move(l));
@@ -259,7 +272,8 @@ bool to_attr(const Literal &l, int32_t kind, AttrValue &out) {
     case OPGRAFT_ATTR_STRING:
       if (l.kind == Literal::kString) return out = l.s, true;
       // A dtype operand is its TypeId in MindIR and its name in op.yaml.
-      if (l.kind == Literal::kInt && dtype_size(int32_t(l.i)) && l.i == int32_t(l.i)) return out = std::string(dtype_name(int32_t(l.i))), true;
+      if (l.kind == Literal::kInt && dtype_size(int32_t(l.i)) && l.i == int32_t(l.i))
+        return out = std::string(dtype_name(int32_t(l.i))), true;
       return false;
     case OPGRAFT_ATTR_INTS: {
       std::vector<int64_t> v;
@@ -283,7 +297,9 @@ bool to_tensor(const Literal &l, Tensor &out) {
   Shape dims;
   switch (l.kind) {
     case Literal::kTensor: return out = l.tensor, true;
-    case Literal::kBool: case Literal::kInt: case Literal::kFloat: break;
+    case Literal::kBool:
+    case Literal::kInt:
+    case Literal::kFloat: break;
     case Literal::kTuple:
       begin = l.items.data(), n = l.items.size();
       dims = {int64_t(n)};
@@ -291,8 +307,7 @@ bool to_tensor(const Literal &l, Tensor &out) {
     default: return false;
   }
   int32_t dtype = n == 0 ? OPGRAFT_INT64 : OPGRAFT_UNKNOWN;
-  for (size_t k = 0; k < n; ++k)
-    switch (begin[k].kind) {
+  for (size_t k = 0; k < n; ++k) switch (begin[k].kind) {
       case Literal::kBool: dtype = dtype == OPGRAFT_UNKNOWN ? int32_t(OPGRAFT_BOOL) : dtype; break;
       case Literal::kInt: dtype = dtype == OPGRAFT_FLOAT32 ? dtype : int32_t(OPGRAFT_INT64); break;
       case Literal::kFloat: dtype = OPGRAFT_FLOAT32; break;

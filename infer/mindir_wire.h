@@ -14,9 +14,28 @@
 namespace opgraft::mindir {
 
 enum AttributeType : int32_t {
-  kFloat = 1, kUint8 = 2, kInt8 = 3, kUint16 = 4, kInt16 = 5, kInt32 = 6, kInt64 = 7, kString = 8, kBool = 9,
-  kFloat16 = 10, kDouble = 11, kUint32 = 12, kUint64 = 13, kBfloat16 = 16, kTensor = 17, kTensors = 19,
-  kTuple = 20, kList = 21, kUmonad = 23, kIomonad = 24, kNoneType = 25, kScalar = 39
+  kFloat = 1,
+  kUint8 = 2,
+  kInt8 = 3,
+  kUint16 = 4,
+  kInt16 = 5,
+  kInt32 = 6,
+  kInt64 = 7,
+  kString = 8,
+  kBool = 9,
+  kFloat16 = 10,
+  kDouble = 11,
+  kUint32 = 12,
+  kUint64 = 13,
+  kBfloat16 = 16,
+  kTensor = 17,
+  kTensors = 19,
+  kTuple = 20,
+  kList = 21,
+  kUmonad = 23,
+  kIomonad = 24,
+  kNoneType = 25,
+  kScalar = 39
 };
 
 // TensorProto.DataType and back; OPGRAFT_UNKNOWN or 0 where there is none.

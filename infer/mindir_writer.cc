@@ -22,7 +22,7 @@ using namespace mindir;
 using protozero::pbf_writer;
 
 constexpr uint64_t kAlign = 64;
-constexpr uint64_t kHeader = 64;  // of a data file; its first byte is 1 on little-endian machines
+constexpr uint64_t kHeader = 64;                 // of a data file; its first byte is 1 on little-endian machines
 constexpr size_t kMostInline = size_t(1) << 30;  // as in MindSpore; protobuf ends at 2 GiB
 
 // A file that appears under its name only when it is whole.
@@ -92,7 +92,9 @@ class Writer {
     return tried;
   }
   // A reader drops all up to the first colon, as MindSpore does.
-  std::string parameter_name(const std::string &name) { return unique(name.find(':') == std::string::npos ? name : "main:" + name); }
+  std::string parameter_name(const std::string &name) {
+    return unique(name.find(':') == std::string::npos ? name : "main:" + name);
+  }
 
   std::string body() {
     std::string out;
@@ -115,7 +117,8 @@ class Writer {
     std::vector<std::string> outputs;
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       ValueId id = graph_.outputs[i];
-      outputs.push_back(value_info(operand(id, false), graph_.value(id).type, i < graph_.output_names.size() ? graph_.output_names[i] : "", ""));
+      outputs.push_back(value_info(operand(id, false), graph_.value(id).type,
+                                   i < graph_.output_names.size() ? graph_.output_names[i] : "", ""));
     }
     for (auto &n : nodes_) g.add_message(1, n);
     for (auto &o : outputs) g.add_message(6, o);
@@ -154,7 +157,8 @@ class Writer {
     return out;
   }
 
-  static std::string value_info(const std::string &name, const TensorType &type, const std::string &doc, const std::string &dims) {
+  static std::string value_info(const std::string &name, const TensorType &type, const std::string &doc,
+                                const std::string &dims) {
     std::string out;
     pbf_writer v(out);
     v.add_string(1, name);
@@ -171,7 +175,8 @@ class Writer {
     p.add_int32(2, data_type_of(t.dtype()));
     p.add_string(7, name);
     if (!external || t.bytes() == 0) {
-      if (t.bytes() > kMostInline) throw MindirError(fmt::format("constant '{}' of {} bytes is too large to be inline", name, t.bytes()));
+      if (t.bytes() > kMostInline)
+        throw MindirError(fmt::format("constant '{}' of {} bytes is too large to be inline", name, t.bytes()));
       p.add_bytes(9, t.bytes() ? t.data<char>() : "", t.bytes());
       return out;
     }
@@ -194,26 +199,28 @@ class Writer {
     return out;
   }
   static void fill(pbf_writer &a, const AttrValue &value) {
-    std::visit([&](auto &v) {
-      using T = std::decay_t<decltype(v)>;
-      if constexpr (std::is_same_v<T, bool>) a.add_int64(3, v), a.add_int32(16, kBool);
-      else if constexpr (std::is_same_v<T, int64_t>) a.add_int64(3, v), a.add_int32(16, kInt64);
-      else if constexpr (std::is_same_v<T, double>) {
-        // MindSpore's attributes are float32; the exact double stands beside it for opgraft.
-        a.add_float(2, float(v));
-        if (double(float(v)) != v && !std::isnan(v)) a.add_double(4, v);
-        a.add_int32(16, kFloat);
-      } else if constexpr (std::is_same_v<T, std::string>) a.add_bytes(5, v), a.add_int32(16, kString);
-      else {
-        a.add_int32(16, kTuple);
-        for (auto &item : v) {
-          std::string inner;
-          pbf_writer w(inner);
-          fill(w, AttrValue(item));
-          a.add_message(17, inner);
-        }
-      }
-    }, value);
+    std::visit(
+        [&](auto &v) {
+          using T = std::decay_t<decltype(v)>;
+          if constexpr (std::is_same_v<T, bool>) a.add_int64(3, v), a.add_int32(16, kBool);
+          else if constexpr (std::is_same_v<T, int64_t>) a.add_int64(3, v), a.add_int32(16, kInt64);
+          else if constexpr (std::is_same_v<T, double>) {
+            // MindSpore's attributes are float32; the exact double stands beside it for opgraft.
+            a.add_float(2, float(v));
+            if (double(float(v)) != v && !std::isnan(v)) a.add_double(4, v);
+            a.add_int32(16, kFloat);
+          } else if constexpr (std::is_same_v<T, std::string>) a.add_bytes(5, v), a.add_int32(16, kString);
+          else {
+            a.add_int32(16, kTuple);
+            for (auto &item : v) {
+              std::string inner;
+              pbf_writer w(inner);
+              fill(w, AttrValue(item));
+              a.add_message(17, inner);
+            }
+          }
+        },
+        value);
   }
 
   std::string constant(const std::string &name, const std::string &attribute) {
@@ -241,9 +248,11 @@ class Writer {
     const Value &v = graph_.value(id);
     if (v.kind != Value::kConstant) throw MindirError(fmt::format("value '{}' is used before it is computed", v.name));
     std::string a;
-    if (shape && v.constant.dtype() == OPGRAFT_INT64 && v.constant.dims().size() <= 1 && v.constant.size() <= OPGRAFT_MAX_VALUES) {
+    if (shape && v.constant.dtype() == OPGRAFT_INT64 && v.constant.dims().size() <= 1 &&
+        v.constant.size() <= OPGRAFT_MAX_VALUES) {
       auto *p = v.constant.data<int64_t>();
-      a = v.constant.dims().empty() ? attribute("value", *p) : attribute("value", std::vector<int64_t>(p, p + v.constant.size()));
+      a = v.constant.dims().empty() ? attribute("value", *p)
+                                    : attribute("value", std::vector<int64_t>(p, p + v.constant.size()));
     } else {
       pbf_writer w(a);
       w.add_string(1, "value");
@@ -263,8 +272,8 @@ class Writer {
     return "REF::" + name;
   }
 
-  void add(const std::string &wire, const std::string &name, const std::string &op_type, const std::vector<std::string> &inputs,
-           const std::string &shape) {
+  void add(const std::string &wire, const std::string &name, const std::string &op_type,
+           const std::vector<std::string> &inputs, const std::string &shape) {
     std::string out;
     pbf_writer n(out);
     for (auto &i : inputs) n.add_string(1, i);
@@ -370,7 +379,8 @@ class Writer {
       needed = operands.size();
     }
     if (taken != n.inputs.size())
-      throw MindirError(fmt::format("node {}: {} of {} inputs have a place in op.yaml's mindir", n.name, taken, n.inputs.size()));
+      throw MindirError(
+          fmt::format("node {}: {} of {} inputs have a place in op.yaml's mindir", n.name, taken, n.inputs.size()));
     operands.resize(needed);
     for (auto &o : operands)
       if (o.empty()) o = none(n.name + ".none");
@@ -395,7 +405,8 @@ void write_mindir(const Graph &graph, const std::filesystem::path &file, const M
   external.location = folder.filename().string() + "/data_0";
   bool outside = total > 0 && (total >= options.external_from || total > kMostInline);
   std::string model = Writer(graph, outside ? &external : nullptr).model();
-  if (model.size() > 2 * kMostInline - 1) throw MindirError(fmt::format("{}: model exceeds 2 GiB of inline data", file.string()));
+  if (model.size() > 2 * kMostInline - 1)
+    throw MindirError(fmt::format("{}: model exceeds 2 GiB of inline data", file.string()));
   Replacement main(file);
   main.write(model.data(), model.size());
   main.finish();

@@ -20,7 +20,8 @@ struct Inferred {
 // Input count and dtypes against op.yaml. Throws Error.
 void check_arguments(const Manifest &manifest, const std::vector<int32_t> &dtypes);
 // The op's infer function. `symbols` may be null (concrete shapes). Throws Error.
-Inferred infer_native(const Op &op, const std::vector<opgraft_tensor> &inputs, const FlatAttrs &attrs, Symbols *symbols);
+Inferred infer_native(const Op &op, const std::vector<opgraft_tensor> &inputs, const FlatAttrs &attrs,
+                      Symbols *symbols);
 // The op's message for a status it returned on this thread.
 std::string last_error(const Op &op, int status);
 // The services ops get: the shared pool.

@@ -12,16 +12,18 @@ namespace {
 constexpr struct {
   const char *descr;
   int32_t dtype;
-} kDescr[] = {{"|b1", OPGRAFT_BOOL},   {"|i1", OPGRAFT_INT8},    {"<i2", OPGRAFT_INT16},   {"<i4", OPGRAFT_INT32},
-              {"<i8", OPGRAFT_INT64},  {"|u1", OPGRAFT_UINT8},   {"<u2", OPGRAFT_UINT16},  {"<u4", OPGRAFT_UINT32},
-              {"<u8", OPGRAFT_UINT64}, {"<f2", OPGRAFT_FLOAT16}, {"<f4", OPGRAFT_FLOAT32}, {"<f8", OPGRAFT_FLOAT64},
+} kDescr[] = {{"|b1", OPGRAFT_BOOL},     {"|i1", OPGRAFT_INT8},     {"<i2", OPGRAFT_INT16},    {"<i4", OPGRAFT_INT32},
+              {"<i8", OPGRAFT_INT64},    {"|u1", OPGRAFT_UINT8},    {"<u2", OPGRAFT_UINT16},   {"<u4", OPGRAFT_UINT32},
+              {"<u8", OPGRAFT_UINT64},   {"<f2", OPGRAFT_FLOAT16},  {"<f4", OPGRAFT_FLOAT32},  {"<f8", OPGRAFT_FLOAT64},
               {"<V2", OPGRAFT_BFLOAT16}, {"|V2", OPGRAFT_BFLOAT16}, {"<c8", OPGRAFT_COMPLEX64}};
 constexpr uint32_t kMostHeader = 1 << 20;
 
 }  // namespace
 
 Tensor read_npy(const std::filesystem::path &file) {
-  auto fail = [&](const std::string &what) { throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: {}", file.string(), what)); };
+  auto fail = [&](const std::string &what) {
+    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: {}", file.string(), what));
+  };
   std::error_code error;
   if (!std::filesystem::is_regular_file(file, error)) fail("no such file");
   std::ifstream in(file, std::ios::binary);
@@ -69,7 +71,8 @@ Tensor read_npy(const std::filesystem::path &file) {
     shape.remove_prefix(size_t(end - shape.data()));
   }
   if (uint64_t(bytes) > size - start - length)
-    fail(fmt::format("{}{} needs {} bytes, the file has {}", dtype_name(dtype), to_string(dims), bytes, size - start - length));
+    fail(fmt::format("{}{} needs {} bytes, the file has {}", dtype_name(dtype), to_string(dims), bytes,
+                     size - start - length));
   Tensor t(dtype, dims);
   in.read(t.data<char>(), bytes);
   if (!in) fail("cannot read");
@@ -77,7 +80,9 @@ Tensor read_npy(const std::filesystem::path &file) {
 }
 
 void write_npy(const std::filesystem::path &file, const Tensor &tensor) {
-  auto fail = [&](const std::string &what) { throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: {}", file.string(), what)); };
+  auto fail = [&](const std::string &what) {
+    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: {}", file.string(), what));
+  };
   const char *descr = nullptr;
   for (auto &d : kDescr)
     if (d.dtype == tensor.dtype() && !descr) descr = d.descr;

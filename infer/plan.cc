@@ -9,18 +9,22 @@
 
 namespace opgraft {
 
-const void *PackedWeights::get(const Op &op, const opgraft_infer_args &args, int32_t input, const std::string &attrs_text) {
+const void *PackedWeights::get(const Op &op, const opgraft_infer_args &args, int32_t input,
+                               const std::string &attrs_text) {
   if (!op.native->prepare) return nullptr;
   const void *data = args.inputs[input].data;
   auto [low, high] = entries_.equal_range(data);
   for (auto it = low; it != high; ++it)
-    if (it->second.op == &op && it->second.input == input && it->second.attrs == attrs_text) return it->second.blob.get();
+    if (it->second.op == &op && it->second.input == input && it->second.attrs == attrs_text)
+      return it->second.blob.get();
   uint64_t bytes = 0;
-  if (int status = op.native->prepare(&args, input, nullptr, &bytes)) throw Error(status & 0xff, last_error(op, status));
+  if (int status = op.native->prepare(&args, input, nullptr, &bytes))
+    throw Error(status & 0xff, last_error(op, status));
   std::shared_ptr<void> blob;
   if (bytes) {
     blob = allocate(bytes);
-    if (int status = op.native->prepare(&args, input, blob.get(), &bytes)) throw Error(status & 0xff, last_error(op, status));
+    if (int status = op.native->prepare(&args, input, blob.get(), &bytes))
+      throw Error(status & 0xff, last_error(op, status));
     bytes_ += bytes;
   }
   return entries_.emplace(data, Entry{&op, data, input, attrs_text, blob})->second.blob.get();
@@ -63,7 +67,8 @@ class Planner {
 
   void bind_inputs(const std::vector<Shape> &shapes) {
     if (shapes.size() != g_.inputs.size())
-      throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: takes {} inputs, got {}", g_.inputs.size(), shapes.size()));
+      throw GraphError(OPGRAFT_INVALID_VALUE,
+                       fmt::format("model: takes {} inputs, got {}", g_.inputs.size(), shapes.size()));
     plan_->input_shapes = shapes;
     std::vector<int64_t> bound(g_.symbols.free_count(), -1);
     for (size_t i = 0; i < shapes.size(); ++i) {
@@ -71,7 +76,8 @@ class Planner {
       auto bad = [&] {
         std::string want;
         for (int64_t d : in.type.dims) want += (want.empty() ? "" : ", ") + g_.symbols.text(d);
-        throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: input {}.shape must be ({}), got {}", in.name, want, to_string(shapes[i])));
+        throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: input {}.shape must be ({}), got {}", in.name, want,
+                                                            to_string(shapes[i])));
       };
       if (in.type.dims.size() != shapes[i].size()) bad();
       for (size_t k = 0; k < shapes[i].size(); ++k) {
@@ -99,7 +105,8 @@ class Planner {
       in_.clear();
       for (ValueId x : n.inputs) {
         auto &t = info(x);
-        in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
+        in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
+                       t.type.dtype, element_count(t.type.dims)});
       }
       Step step{id};
       try {
@@ -109,14 +116,18 @@ class Planner {
           Info &o = info(n.outputs[i]);
           o.type = std::move(r.types.at(i));
           if (!o.type.concrete())
-            throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: output {} depends on values that are not known at plan time, got shape {}", n.op, i, to_string(o.type.dims)));
-          bool known = r.values[i] && std::all_of(r.values[i]->begin(), r.values[i]->end(), [](int64_t d) { return d >= 0 || d == -1; });
+            throw Error(OPGRAFT_INVALID_VALUE,
+                        fmt::format("{}: output {} depends on values that are not known at plan time, got shape {}",
+                                    n.op, i, to_string(o.type.dims)));
+          bool known = r.values[i] && std::all_of(r.values[i]->begin(), r.values[i]->end(),
+                                                  [](int64_t d) { return d >= 0 || d == -1; });
           if (!known) {
             all_known = false;
             continue;
           }
           Tensor t(OPGRAFT_INT64, o.type.dims);
-          if (size_t(t.size()) != r.values[i]->size()) throw Error(OPGRAFT_INTERNAL, n.op + ": infer stated values that do not fit its shape");
+          if (size_t(t.size()) != r.values[i]->size())
+            throw Error(OPGRAFT_INTERNAL, n.op + ": infer stated values that do not fit its shape");
           std::copy(r.values[i]->begin(), r.values[i]->end(), t.data<int64_t>());
           made_.push_back(std::make_unique<Tensor>(std::move(t)));
           o.constant = made_.back().get();
@@ -125,7 +136,8 @@ class Planner {
         if (n.impl->native->workspace) {
           opgraft_infer_args args = infer_args(id);
           uint64_t bytes = 0;
-          if (int status = n.impl->native->workspace(&args, &bytes)) throw Error(status & 0xff, last_error(*n.impl, status));
+          if (int status = n.impl->native->workspace(&args, &bytes))
+            throw Error(status & 0xff, last_error(*n.impl, status));
           step.workspace = bytes;
         }
       } catch (const Error &e) {
@@ -145,7 +157,8 @@ class Planner {
 
   opgraft_infer_args infer_args(NodeId id) {
     auto &a = *attrs_[size_t(id)];
-    return {sizeof(opgraft_infer_args), int32_t(in_.size()), a.size(), 0, in_.data(), a.data(), nullptr, nullptr, nullptr};
+    return {
+        sizeof(opgraft_infer_args), int32_t(in_.size()), a.size(), 0, in_.data(), a.data(), nullptr, nullptr, nullptr};
   }
 
   // Views and in-place results share their input's buffer; a buffer lives to its last use.
@@ -156,8 +169,10 @@ class Planner {
     for (size_t i = 0; i < v_.size(); ++i) view_root[i] = ValueId(i);
     for (auto &s : steps_) {
       const Node &n = g_.node(s.node);
-      if (s.view) view_root[size_t(n.outputs[0])] = view_root[size_t(n.inputs[size_t(n.impl->manifest.view[0].second)])];
-      else for (ValueId x : n.inputs) ++uses[size_t(view_root[size_t(x)])];
+      if (s.view)
+        view_root[size_t(n.outputs[0])] = view_root[size_t(n.inputs[size_t(n.impl->manifest.view[0].second)])];
+      else
+        for (ValueId x : n.inputs) ++uses[size_t(view_root[size_t(x)])];
     }
     for (ValueId o : g_.outputs) uses[size_t(view_root[size_t(o)])] += 1 << 20;  // never dies
     for (size_t k = 0; k < steps_.size(); ++k) {
@@ -242,8 +257,15 @@ class Planner {
     for (auto &s : steps_) {
       if (s.view) continue;
       const Node &n = g_.node(s.node);
-      Instruction ins{s.node, n.impl.get(), attrs_[size_t(s.node)].get(), int32_t(plan_->tensors.size()),
-                      int32_t(n.inputs.size()), int32_t(n.outputs.size()), s.workspace_offset, s.workspace, {}};
+      Instruction ins{s.node,
+                      n.impl.get(),
+                      attrs_[size_t(s.node)].get(),
+                      int32_t(plan_->tensors.size()),
+                      int32_t(n.inputs.size()),
+                      int32_t(n.outputs.size()),
+                      s.workspace_offset,
+                      s.workspace,
+                      {}};
       for (ValueId x : n.inputs) plan_->tensors.push_back(planned(x));
       for (ValueId x : n.outputs) plan_->tensors.push_back(planned(x));
       if (n.impl->native->prepare) pack(n, ins);
@@ -251,7 +273,8 @@ class Planner {
     }
     for (size_t i = 0; i < g_.outputs.size(); ++i) {
       PlannedTensor from = planned(g_.outputs[i]);
-      if (from.place.kind != Place::kOutput || from.place.index != int32_t(i)) plan_->copies.push_back({from, int32_t(i)});
+      if (from.place.kind != Place::kOutput || from.place.index != int32_t(i))
+        plan_->copies.push_back({from, int32_t(i)});
     }
     for (auto &t : made_) plan_->constants.push_back(*t);
   }
@@ -262,11 +285,14 @@ class Planner {
     for (auto &[k, v] : n.attrs) text += k + "=" + attr_text(v) + ";";
     for (ValueId x : n.inputs) {
       auto &t = info(x);
-      in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
+      in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
+                     t.type.dtype, element_count(t.type.dims)});
     }
     opgraft_infer_args args = infer_args(ins.node);
     for (size_t i = 0; i < n.inputs.size(); ++i) {
-      const void *p = in_[i].data && g_.value(n.inputs[i]).kind == Value::kConstant ? weights_.get(*n.impl, args, int32_t(i), text) : nullptr;
+      const void *p = in_[i].data && g_.value(n.inputs[i]).kind == Value::kConstant
+                          ? weights_.get(*n.impl, args, int32_t(i), text)
+                          : nullptr;
       if (p && ins.packed.empty()) ins.packed.resize(n.inputs.size());
       if (p) ins.packed[i] = p;
     }

@@ -12,9 +12,9 @@ namespace opgraft {
 // Where a tensor's bytes lie.
 struct Place {
   enum Kind { kInput, kOutput, kConstant, kArena } kind = kArena;
-  int32_t index = 0;    // input or output number
-  size_t offset = 0;    // kArena
-  void *data = nullptr; // kConstant
+  int32_t index = 0;     // input or output number
+  size_t offset = 0;     // kArena
+  void *data = nullptr;  // kConstant
 };
 
 struct PlannedTensor {

@@ -12,7 +12,8 @@ std::string profile_json(Session &session, const std::vector<Tensor> &inputs, in
   };
   std::map<NodeId, Cost> costs;
   session.run(inputs);  // plans and warms up
-  session.set_observer([&](NodeId node, const opgraft_call &, int64_t ns) { costs[node].us.push_back(double(ns) / 1000); });
+  session.set_observer(
+      [&](NodeId node, const opgraft_call &, int64_t ns) { costs[node].us.push_back(double(ns) / 1000); });
   try {
     for (int i = 0; i < std::max(1, runs); ++i) session.run(inputs);
   } catch (...) {
@@ -38,10 +39,16 @@ std::string profile_json(Session &session, const std::vector<Tensor> &inputs, in
   }
   nlohmann::json ops = nlohmann::json::array();
   for (auto &[op, sum] : by_op)
-    ops.push_back({{"op", op}, {"count", sum.first}, {"us", sum.second}, {"share", total > 0 ? sum.second / total : 0}});
+    ops.push_back(
+        {{"op", op}, {"count", sum.first}, {"us", sum.second}, {"share", total > 0 ? sum.second / total : 0}});
   std::sort(ops.begin(), ops.end(), [](auto &a, auto &b) { return a["us"] > b["us"]; });
-  return nlohmann::json{{"runs", runs}, {"total_us", total}, {"arena_bytes", session.arena_bytes()},
-                        {"intermediate_bytes", session.intermediate_bytes()}, {"ops", ops}, {"nodes", nodes}}.dump(2);
+  return nlohmann::json{{"runs", runs},
+                        {"total_us", total},
+                        {"arena_bytes", session.arena_bytes()},
+                        {"intermediate_bytes", session.intermediate_bytes()},
+                        {"ops", ops},
+                        {"nodes", nodes}}
+      .dump(2);
 }
 
 }  // namespace opgraft

@@ -101,16 +101,28 @@ struct Bound {
       if (t.place.kind == Place::kArena) data = static_cast<char *>(arena.get()) + t.place.offset;
       if (t.place.kind == Place::kInput) inputs.push_back({int32_t(i), t.place.index});
       if (t.place.kind == Place::kOutput) outputs.push_back({int32_t(i), t.place.index});
-      tensors.push_back({data, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
+      tensors.push_back(
+          {data, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
     }
     for (auto &ins : plan->instructions) {
       opgraft_tensor *first = tensors.data() + ins.first_tensor;
-      opgraft_call call{sizeof(opgraft_call), ins.n_inputs, ins.n_outputs, ins.attrs->size(), first, first + ins.n_inputs,
-                        ins.attrs->data(), nullptr, ins.workspace_bytes ? static_cast<char *>(arena.get()) + ins.workspace_offset : nullptr,
-                        ins.workspace_bytes, host(), ins.packed.empty() ? nullptr : ins.packed.data()};
+      opgraft_call call{sizeof(opgraft_call),
+                        ins.n_inputs,
+                        ins.n_outputs,
+                        ins.attrs->size(),
+                        first,
+                        first + ins.n_inputs,
+                        ins.attrs->data(),
+                        nullptr,
+                        ins.workspace_bytes ? static_cast<char *>(arena.get()) + ins.workspace_offset : nullptr,
+                        ins.workspace_bytes,
+                        host(),
+                        ins.packed.empty() ? nullptr : ins.packed.data()};
       if (ins.op->native->init) {
-        opgraft_infer_args args{sizeof args, ins.n_inputs, ins.attrs->size(), 0, first, ins.attrs->data(), nullptr, nullptr, nullptr};
-        if (int status = ins.op->native->init(&args, &call.state)) throw Error(status & 0xff, last_error(*ins.op, status));
+        opgraft_infer_args args{sizeof args,       ins.n_inputs, ins.attrs->size(), 0,      first,
+                                ins.attrs->data(), nullptr,      nullptr,           nullptr};
+        if (int status = ins.op->native->init(&args, &call.state))
+          throw Error(status & 0xff, last_error(*ins.op, status));
         if (call.state && ins.op->native->release) states.emplace_back(ins.op, call.state);
       }
       calls.push_back(call);
@@ -144,7 +156,8 @@ void check_inputs(const Graph &g, const std::vector<Tensor> &inputs) {
   for (size_t i = 0; i < inputs.size(); ++i) {
     const Value &v = g.value(g.inputs[i]);
     if (v.type.dtype != inputs[i].dtype())
-      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("model: input {}.dtype must be {}, got {}", v.name, dtype_name(v.type.dtype), dtype_name(inputs[i].dtype())));
+      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("model: input {}.dtype must be {}, got {}", v.name,
+                                                    dtype_name(v.type.dtype), dtype_name(inputs[i].dtype())));
   }
 }
 
@@ -168,10 +181,12 @@ void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &o
   if (outputs.empty())
     for (auto &t : plan.outputs) outputs.emplace_back(t.dtype, t.dims);
   if (outputs.size() != plan.outputs.size())
-    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("model: gives {} outputs, got room for {}", plan.outputs.size(), outputs.size()));
+    throw Error(OPGRAFT_INVALID_VALUE,
+                fmt::format("model: gives {} outputs, got room for {}", plan.outputs.size(), outputs.size()));
   for (size_t i = 0; i < outputs.size(); ++i)
     if (outputs[i].dtype() != plan.outputs[i].dtype || outputs[i].dims() != plan.outputs[i].dims)
-      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("model: output {} must be {}, got {}", i, plan.outputs[i].text(), outputs[i].type().text()));
+      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("model: output {} must be {}, got {}", i, plan.outputs[i].text(),
+                                                     outputs[i].type().text()));
 
   for (auto p : b.inputs) b.tensors[size_t(p.tensor)].data = inputs[size_t(p.index)].data();
   for (auto p : b.outputs) b.tensors[size_t(p.tensor)].data = outputs[size_t(p.index)].data();
@@ -219,16 +234,30 @@ std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, c
   std::vector<Tensor> outputs;
   std::vector<opgraft_tensor> out;
   for (auto &t : r.types) {
-    if (!t.concrete()) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: output shape {} is not known", op->name(), to_string(t.dims)));
+    if (!t.concrete())
+      throw Error(OPGRAFT_INVALID_VALUE,
+                  fmt::format("{}: output shape {} is not known", op->name(), to_string(t.dims)));
     outputs.emplace_back(t.dtype, t.dims);
   }
   for (auto &t : outputs) out.push_back(t.view());
-  opgraft_infer_args args{sizeof args, int32_t(in.size()), attrs.size(), 0, in.data(), attrs.data(), nullptr, nullptr, nullptr};
-  opgraft_call call{sizeof call, int32_t(in.size()), int32_t(out.size()), attrs.size(), in.data(), out.data(), attrs.data(),
-                    nullptr, nullptr, 0, host(), nullptr};
+  opgraft_infer_args args{sizeof args, int32_t(in.size()), attrs.size(), 0, in.data(), attrs.data(), nullptr, nullptr,
+                          nullptr};
+  opgraft_call call{sizeof call,
+                    int32_t(in.size()),
+                    int32_t(out.size()),
+                    attrs.size(),
+                    in.data(),
+                    out.data(),
+                    attrs.data(),
+                    nullptr,
+                    nullptr,
+                    0,
+                    host(),
+                    nullptr};
   std::shared_ptr<void> workspace;
   if (op->native->workspace) {
-    if (int status = op->native->workspace(&args, &call.workspace_bytes)) throw Error(status & 0xff, last_error(*op, status));
+    if (int status = op->native->workspace(&args, &call.workspace_bytes))
+      throw Error(status & 0xff, last_error(*op, status));
     workspace = allocate(call.workspace_bytes);
     call.workspace = workspace.get();
   }

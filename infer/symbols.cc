@@ -2,7 +2,14 @@
 
 #include <algorithm>
 
+#include "opgraft/op.h"
+
 namespace opgraft {
+namespace {
+
+size_t index(int64_t dim) { return size_t(OPGRAFT_FIRST_SYMBOL - dim); }
+
+}  // namespace
 
 int64_t Symbols::fresh(std::string name) {
   names_.push_back(std::move(name));
@@ -11,20 +18,20 @@ int64_t Symbols::fresh(std::string name) {
 
 Symbols::Polynomial Symbols::poly(int64_t dim) const {
   if (dim >= 0) return dim == 0 ? Polynomial{} : Polynomial{{{}, dim}};
-  return polys_[size_t(-2 - dim)];
+  return polys_[index(dim)];
 }
 
 int64_t Symbols::intern(Polynomial p) {
   for (auto it = p.begin(); it != p.end();) it = it->second == 0 ? p.erase(it) : std::next(it);
   if (p.empty()) return 0;
   if (p.size() == 1 && p.begin()->first.empty()) return p.begin()->second < 0 ? -1 : p.begin()->second;
-  auto [it, added] = ids_.try_emplace(p, -2 - int64_t(polys_.size()));
+  auto [it, added] = ids_.try_emplace(p, OPGRAFT_FIRST_SYMBOL - int64_t(polys_.size()));
   if (added) polys_.push_back(std::move(p));
   return it->second;
 }
 
 int64_t Symbols::op(char op, int64_t a, int64_t b) {
-  auto known = [&](int64_t d) { return d >= 0 || (d < -1 && size_t(-2 - d) < polys_.size()); };
+  auto known = [&](int64_t d) { return d >= 0 || (is_symbol(d) && index(d) < polys_.size()); };
   if (!known(a) || !known(b)) return -1;
   Polynomial x = poly(a), y = poly(b), out;
   if (x.size() > 16 || y.size() > 16) return -1;  // no real shape needs more terms
@@ -67,13 +74,14 @@ int64_t Symbols::op(char op, int64_t a, int64_t b) {
 }
 
 int64_t Symbols::evaluate(int64_t dim, std::span<const int64_t> bindings) const {
-  if (dim >= -1) return dim;
-  if (size_t(-2 - dim) >= polys_.size()) return -1;
+  if (!is_symbol(dim)) return dim;
+  if (index(dim) >= polys_.size()) return -1;
   int64_t sum = 0;
-  for (auto &[m, c] : polys_[size_t(-2 - dim)]) {
+  for (auto &[m, c] : polys_[index(dim)]) {
     int64_t term = c;
     for (int i : m) {
-      if (size_t(i) >= bindings.size() || bindings[size_t(i)] < 0 || __builtin_mul_overflow(term, bindings[size_t(i)], &term))
+      if (size_t(i) >= bindings.size() || bindings[size_t(i)] < 0 ||
+          __builtin_mul_overflow(term, bindings[size_t(i)], &term))
         return -1;
     }
     if (__builtin_add_overflow(sum, term, &sum)) return -1;
@@ -84,16 +92,16 @@ int64_t Symbols::evaluate(int64_t dim, std::span<const int64_t> bindings) const 
 bool Symbols::is_free(int64_t dim) const { return free_index(dim) >= 0; }
 
 int Symbols::free_index(int64_t dim) const {
-  if (dim >= -1 || size_t(-2 - dim) >= polys_.size()) return -1;
-  auto &p = polys_[size_t(-2 - dim)];
+  if (!is_symbol(dim) || index(dim) >= polys_.size()) return -1;
+  auto &p = polys_[index(dim)];
   return p.size() == 1 && p.begin()->second == 1 && p.begin()->first.size() == 1 ? p.begin()->first[0] : -1;
 }
 
 std::string Symbols::text(int64_t dim) const {
   if (dim >= 0) return std::to_string(dim);
-  if (dim == -1 || size_t(-2 - dim) >= polys_.size()) return "?";
+  if (!is_symbol(dim) || index(dim) >= polys_.size()) return "?";
   std::string s;
-  for (auto &[m, c] : polys_[size_t(-2 - dim)]) {
+  for (auto &[m, c] : polys_[index(dim)]) {
     if (!s.empty()) s += c < 0 ? "-" : "+";
     else if (c < 0) s += "-";
     int64_t a = c < 0 ? -c : c;

@@ -1,5 +1,5 @@
-// Symbolic dimensions: ids below -1 name polynomials over a graph's free symbols, interned so that
-// equal expressions have equal ids.
+// Symbolic dimensions: ids from OPGRAFT_FIRST_SYMBOL down name polynomials over a graph's free symbols, interned so
+// that equal expressions have equal ids.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@ namespace opgraft {
 
 class Symbols {
  public:
-  // A new free symbol (ids -2, -3, …), named for messages and dumps.
+  // A new free symbol named for messages and dumps.
   int64_t fresh(std::string name);
   // Id or number of a OP b for + - * / ; -1 where it cannot be told (inexact division).
   int64_t op(char op, int64_t a, int64_t b);
@@ -29,7 +29,7 @@ class Symbols {
   Polynomial poly(int64_t dim) const;
   int64_t intern(Polynomial p);
   std::vector<std::string> names_;
-  std::vector<Polynomial> polys_;  // by -2 - id
+  std::vector<Polynomial> polys_;  // by OPGRAFT_FIRST_SYMBOL - id
   std::map<Polynomial, int64_t> ids_;
 };
 

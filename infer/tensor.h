@@ -10,7 +10,7 @@ namespace opgraft {
 
 struct TensorType {
   int32_t dtype = OPGRAFT_UNKNOWN;
-  Shape dims;  // negative: -1 unknown, below that a symbol's id
+  Shape dims;          // negative: -1 unknown, else a symbol's id
   bool ranked = true;  // false: not even the rank is known
   bool operator==(const TensorType &) const = default;
   bool concrete() const { return ranked && element_count(dims) >= 0; }
@@ -38,7 +38,7 @@ class Tensor {
   // The view that the ABI takes; valid while this Tensor lives and is not changed.
   opgraft_tensor view() const { return {data_, dims_.data(), int32_t(dims_.size()), dtype_, size()}; }
 
-  static Tensor of(std::initializer_list<int64_t> values);   // int64[n]
+  static Tensor of(std::initializer_list<int64_t> values);  // int64[n]
   static Tensor scalar(float value);
 
  private:

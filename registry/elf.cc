@@ -72,7 +72,8 @@ void Elf::read_header() {
   if (header_.e_ident[EI_DATA] != ELFDATA2LSB) fail("must be a little-endian ELF file");
   if (header_.e_machine != kMachine)
     fail(fmt::format("built for {}, this machine is {}", machine_name(header_.e_machine), machine_name(kMachine)));
-  if (header_.e_type != ET_DYN) fail(fmt::format("must be a shared object (ELF type 3), got ELF type {}", header_.e_type));
+  if (header_.e_type != ET_DYN)
+    fail(fmt::format("must be a shared object (ELF type 3), got ELF type {}", header_.e_type));
   if (header_.e_phentsize != sizeof(Elf64_Phdr) || header_.e_phnum == 0) fail("malformed: no program headers");
   // Sections are not used, but a file cut short has usually lost the end of their table.
   uint64_t sections = uint64_t(header_.e_shnum) * header_.e_shentsize;
@@ -151,7 +152,8 @@ uint64_t Elf::count_symbols(uint64_t hash, uint64_t gnu_hash) const {
   }
   if (!gnu_hash) return count;
   auto at = offset_of(gnu_hash, 16, kHash);
-  uint64_t buckets = read<uint32_t>(at, kHash), first = read<uint32_t>(at + 4, kHash), bloom = read<uint32_t>(at + 8, kHash);
+  uint64_t buckets = read<uint32_t>(at, kHash), first = read<uint32_t>(at + 4, kHash),
+           bloom = read<uint32_t>(at + 8, kHash);
   if (!buckets || !std::has_single_bit(bloom)) fail("malformed: the symbol hash table has impossible sizes");
   uint64_t bucket_address = gnu_hash + 16 + 8 * bloom, chains = bucket_address + 4 * buckets, last = 0;
   auto bucket_at = offset_of(bucket_address, 4 * buckets, kHash);

@@ -36,9 +36,9 @@ class Elf {
   // The description of the note (owner, type); throws where there are two.
   std::optional<std::string_view> note(std::string_view owner, uint32_t type) const;
 
-  std::vector<std::string_view> needed;      // DT_NEEDED
-  std::string_view rpath, runpath;           // colon-separated, as written
-  std::vector<std::string_view> undefined;   // names it imports
+  std::vector<std::string_view> needed;     // DT_NEEDED
+  std::string_view rpath, runpath;          // colon-separated, as written
+  std::vector<std::string_view> undefined;  // names it imports
 
  private:
   template <class T> T read(uint64_t offset, const char *what) const;

@@ -76,14 +76,16 @@ std::vector<std::vector<int64_t>> get_ints2d(E *e, A *n) {
 }
 std::vector<std::vector<float>> get_floats2d(E *e, A *n) {
   std::vector<std::vector<float>> out;
-  for (auto &row : value<std::vector<std::vector<double>>>(e, n, "a list of lists of float")) out.push_back(narrow(row));
+  for (auto &row : value<std::vector<std::vector<double>>>(e, n, "a list of lists of float"))
+    out.push_back(narrow(row));
   return out;
 }
 
 template <class F> void *slot(F *f) { return reinterpret_cast<void *>(f); }
-void *const kVtable[] = {nullptr, nullptr,  // offset to top, type information
-                         slot(no_delete), slot(no_delete), slot(has), slot(get_bool), slot(get_int), slot(get_float),
-                         slot(get_string), slot(get_ints), slot(get_floats), slot(get_ints2d), slot(get_floats2d)};
+void *const kVtable[] = {nullptr,          nullptr,  // offset to top, type information
+                         slot(no_delete),  slot(no_delete),  slot(has),         slot(get_bool),
+                         slot(get_int),    slot(get_float),  slot(get_string),  slot(get_ints),
+                         slot(get_floats), slot(get_ints2d), slot(get_floats2d)};
 
 // Ranks, shape pointers and dtype names as the entry takes them.
 struct Arguments {
@@ -113,7 +115,8 @@ const AttrValue *ForeignExtra::find(std::string_view name) const {
   return nullptr;
 }
 
-std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, const std::string &function, const Directories &whitelist) {
+std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, const std::string &function,
+                                           const Directories &whitelist) {
   auto op = std::make_shared<ForeignOp>();
   op->library_ = Library::open_foreign(file, whitelist, function);
   op->name_ = fmt::format("{}:{}", file.string(), function);
@@ -128,13 +131,16 @@ std::unique_ptr<ForeignExtra> ForeignOp::extra(std::vector<std::pair<std::string
   return std::make_unique<ForeignExtra>(std::move(attrs), library_);
 }
 
-std::vector<std::vector<int64_t>> ForeignOp::infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs, int n_outputs) const {
+std::vector<std::vector<int64_t>> ForeignOp::infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs,
+                                                          int n_outputs) const {
   if (!infer_shape_) throw std::runtime_error(name_ + ": exports no InferShape");
   Arguments a;
   for (auto &s : inputs) a.add(s, nullptr);
   using Many = std::vector<std::vector<int64_t>>;
-  if (n_outputs != 1) return reinterpret_cast<Many (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(), a.shapes.data(), &extra);
-  return {reinterpret_cast<std::vector<int64_t> (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(), a.shapes.data(), &extra)};
+  if (n_outputs != 1)
+    return reinterpret_cast<Many (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(), a.shapes.data(), &extra);
+  return {reinterpret_cast<std::vector<int64_t> (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(),
+                                                                                              a.shapes.data(), &extra)};
 }
 
 std::vector<int32_t> ForeignOp::infer_types(ForeignExtra &extra, std::vector<int32_t> inputs, int n_outputs) const {
@@ -148,11 +154,13 @@ void ForeignOp::init(ForeignExtra &extra, const std::vector<ForeignTensor> &tens
   if (!init_) return;
   Arguments a;
   for (auto &t : tensors) a.add(t.shape, t.dtype.c_str());
-  int code = reinterpret_cast<int (*)(int *, int64_t **, const char **, void *)>(init_)(a.ndims.data(), a.shapes.data(), a.dtypes.data(), &extra);
+  int code = reinterpret_cast<int (*)(int *, int64_t **, const char **, void *)>(init_)(a.ndims.data(), a.shapes.data(),
+                                                                                        a.dtypes.data(), &extra);
   if (code) throw std::runtime_error(fmt::format("{}: Init returned {}, expected 0", name_, code));
 }
 
-void ForeignOp::launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors, const std::vector<void *> &workspaces) const {
+void ForeignOp::launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors,
+                       const std::vector<void *> &workspaces) const {
   Arguments a;
   std::vector<void *> params;
   for (auto &t : tensors) {
@@ -161,7 +169,8 @@ void ForeignOp::launch(ForeignExtra &extra, const std::vector<ForeignTensor> &te
   }
   params.insert(params.end(), workspaces.begin(), workspaces.end());
   using Entry = int (*)(int, void **, int *, int64_t **, const char **, void *, void *);
-  int code = reinterpret_cast<Entry>(launch_)(int(params.size()), params.data(), a.ndims.data(), a.shapes.data(), a.dtypes.data(), nullptr, &extra);
+  int code = reinterpret_cast<Entry>(launch_)(int(params.size()), params.data(), a.ndims.data(), a.shapes.data(),
+                                              a.dtypes.data(), nullptr, &extra);
   if (code) throw std::runtime_error(fmt::format("{}: returned {}, expected 0", name_, code));
 }
 

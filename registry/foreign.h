@@ -52,11 +52,13 @@ class ForeignOp {
   bool has_infer_shape() const { return infer_shape_; }
   bool has_infer_type() const { return infer_type_; }
   // The number of outputs decides the function's C++ type, which nothing in the file tells.
-  std::vector<std::vector<int64_t>> infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs, int n_outputs) const;
+  std::vector<std::vector<int64_t>> infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs,
+                                                 int n_outputs) const;
   std::vector<int32_t> infer_types(ForeignExtra &extra, std::vector<int32_t> inputs, int n_outputs) const;
   // tensors: inputs, then outputs. Both throw std::runtime_error on a code that is not 0.
   void init(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors) const;
-  void launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors, const std::vector<void *> &workspaces = {}) const;
+  void launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors,
+              const std::vector<void *> &workspaces = {}) const;
 
  private:
   std::shared_ptr<const Library> library_;

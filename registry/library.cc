@@ -127,7 +127,9 @@ std::string Loading::header() {
 
 std::string Loading::abi() {
   auto note = elf->note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE);
-  if (!note) refuse("has no opgraft note: not an opgraft operator (build it with opgraft_add_op, or run its function with Custom)");
+  if (!note)
+    refuse(
+        "has no opgraft note: not an opgraft operator (build it with opgraft_add_op, or run its function with Custom)");
   uint32_t version;
   if (note->size() < sizeof version) refuse("has an opgraft note without an ABI version");
   std::memcpy(&version, note->data(), sizeof version);
@@ -147,11 +149,12 @@ std::string Loading::symbols() {
   const std::string prefix = "opgraft_op_";
   for (auto &m : manifests) {
     for (auto &name : {prefix + m.name, m.name})
-      if (!elf->find(name)) refuse(fmt::format("symbol {} is missing: op.yaml describes {}, the file does not export it", name, m.name));
+      if (!elf->find(name))
+        refuse(fmt::format("symbol {} is missing: op.yaml describes {}, the file does not export it", name, m.name));
     auto *s = elf->find(prefix + m.name);
     if (!s->is_object || s->size < kLeastDescriptor)
-      refuse(fmt::format("symbol {}{} must be data of at least {} bytes, got {} of {} bytes", prefix, m.name, kLeastDescriptor,
-                         s->is_object ? "data" : "no data", s->size));
+      refuse(fmt::format("symbol {}{} must be data of at least {} bytes, got {} of {} bytes", prefix, m.name,
+                         kLeastDescriptor, s->is_object ? "data" : "no data", s->size));
   }
   for (auto &s : elf->exports())
     if (s.name.starts_with(prefix) &&
@@ -193,8 +196,8 @@ std::string Loading::descriptor() {
     check_abi(raw->abi_version, m.name + " was");
     auto room = elf->find("opgraft_op_" + m.name)->size;
     if (raw->struct_size < kLeastDescriptor || raw->struct_size > room)
-      refuse(fmt::format("{}: descriptor.struct_size must be {} to {} (its symbol's size), got {}", m.name, kLeastDescriptor,
-                         room, raw->struct_size));
+      refuse(fmt::format("{}: descriptor.struct_size must be {} to {} (its symbol's size), got {}", m.name,
+                         kLeastDescriptor, room, raw->struct_size));
     Library::Entry e;
     std::memcpy(&e.native, raw, std::min<size_t>(raw->struct_size, sizeof e.native));
     e.native.struct_size = sizeof e.native;
@@ -277,14 +280,16 @@ std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std:
 
 }  // namespace
 
-std::shared_ptr<const Library> Library::open(const fs::path &file, const Directories &whitelist, std::vector<Check> *report) {
+std::shared_ptr<const Library> Library::open(const fs::path &file, const Directories &whitelist,
+                                             std::vector<Check> *report) {
   Loading l;
   l.path = file;
   l.whitelist = whitelist;
   return run(l, kNative, report);
 }
 
-std::shared_ptr<const Library> Library::open_foreign(const fs::path &file, const Directories &whitelist, const std::string &function) {
+std::shared_ptr<const Library> Library::open_foreign(const fs::path &file, const Directories &whitelist,
+                                                     const std::string &function) {
   Loading l;
   l.path = file;
   l.whitelist = whitelist;

@@ -43,7 +43,7 @@ class Library {
   const std::filesystem::path &path() const { return path_; }  // canonical
   const FileId &id() const { return id_; }
   const std::vector<Entry> &entries() const { return entries_; }  // those that can run here
-  void *symbol(const std::string &name) const;                     // null where there is none
+  void *symbol(const std::string &name) const;                    // null where there is none
 
  private:
   friend struct Loading;

@@ -29,7 +29,8 @@ class Reader {
                "commutative", "moves_values", "backward", "mindir", "replaces", "align", "layout"});
     Manifest m;
     m.name = text(doc, "name");
-    if (m.name.empty() || m.name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") != std::string::npos)
+    if (m.name.empty() || m.name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") !=
+                              std::string::npos)
       fail(doc["name"], fmt::format("name must be a C identifier, got '{}'", m.name));
     op_ = m.name;
     m.version = text(doc, "version");
@@ -68,7 +69,8 @@ class Reader {
     if (auto x = doc["mindir"]) {
       m.mindir = strings(x, "mindir");
       for (auto &n : m.mindir)
-        if (m.input_index(n) < 0 && !m.attr(n)) fail(x, fmt::format("mindir names '{}', which is no input or attribute", n));
+        if (m.input_index(n) < 0 && !m.attr(n))
+          fail(x, fmt::format("mindir names '{}', which is no input or attribute", n));
     }
     if (auto r = doc["replaces"]) m.replaces = strings(r, "replaces");
     return m;
@@ -122,7 +124,8 @@ class Reader {
       t.value = flag(e, "value", false);
       t.state = flag(e, "state", false);
       if (!out.empty() && out.back().variadic) fail(e, "only the last input may be variadic");
-      if (!out.empty() && out.back().optional && !t.optional) fail(e, "an input after an optional one must be optional");
+      if (!out.empty() && out.back().optional && !t.optional)
+        fail(e, "an input after an optional one must be optional");
       out.push_back(std::move(t));
     }
     return out;
@@ -153,7 +156,11 @@ class Reader {
     auto type = text(e, "type");
     for (int k = 0; k < 8; ++k)
       if (type == kKinds[k]) a.kind = k + 1;
-    if (!a.kind) fail(e["type"], fmt::format("attribute {}: type must be one of bool, int, float, str, ints, floats, ints2d, floats2d, got '{}'", a.name, type));
+    if (!a.kind)
+      fail(e["type"],
+           fmt::format(
+               "attribute {}: type must be one of bool, int, float, str, ints, floats, ints2d, floats2d, got '{}'",
+               a.name, type));
     if (auto d = e["default"]) switch (a.kind) {
         case OPGRAFT_ATTR_BOOL: a.fallback = flag(e, "default", false); break;
         case OPGRAFT_ATTR_INT: a.fallback = number<int64_t>(d, "an int"); break;
@@ -261,7 +268,8 @@ std::vector<Manifest> parse_manifests(std::string_view yaml, std::string_view or
   if (out.empty()) throw ManifestError(fmt::format("{}: no operator is described", origin));
   for (size_t i = 0; i < out.size(); ++i)
     for (size_t j = 0; j < i; ++j)
-      if (out[i].name == out[j].name) throw ManifestError(fmt::format("{}: operator {} is described twice", origin, out[i].name));
+      if (out[i].name == out[j].name)
+        throw ManifestError(fmt::format("{}: operator {} is described twice", origin, out[i].name));
   return out;
 }
 

@@ -54,9 +54,7 @@ std::pair<std::string_view, std::string_view> split(std::string_view spec) {
   return at == spec.npos ? std::pair{spec, std::string_view()} : std::pair{spec.substr(0, at), spec.substr(at + 1)};
 }
 
-bool later(const OpPtr &a, const OpPtr &b) {
-  return std::tie(a->version, a->score) > std::tie(b->version, b->score);
-}
+bool later(const OpPtr &a, const OpPtr &b) { return std::tie(a->version, a->score) > std::tie(b->version, b->score); }
 
 }  // namespace
 
@@ -108,7 +106,8 @@ std::vector<OpPtr> Registry::load(const fs::path &file) {
         throw LoadError(file.string(), "registered",
                         i->second->path == key
                             ? fmt::format("{} is registered from an earlier state of this file; give the new one a new "
-                                          "version, or start a new process", op->spec())
+                                          "version, or start a new process",
+                                          op->spec())
                             : fmt::format("{} is registered already, from {}", op->spec(), i->second->path));
   for (auto &op : ops) ops_.emplace(op->name(), op);
   return files_[key] = std::move(ops);
@@ -161,9 +160,8 @@ std::vector<OpPtr> Registry::list() const {
     std::shared_lock lock(mutex_);
     for (auto &[_, op] : ops_) all.push_back(op);
   }
-  std::sort(all.begin(), all.end(), [](auto &a, auto &b) {
-    return std::tie(a->name(), a->version) < std::tie(b->name(), b->version);
-  });
+  std::sort(all.begin(), all.end(),
+            [](auto &a, auto &b) { return std::tie(a->name(), a->version) < std::tie(b->name(), b->version); });
   return all;
 }
 

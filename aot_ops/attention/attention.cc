@@ -97,7 +97,8 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
       for (int64_t column = 0; column < n; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
-          MicroRows(tile, q + r * g.dim, g.dim, keys + (t + column) * g.dim, g.dim, scores + r * kKeys + column, kKeys, false);
+          MicroRows(tile, q + r * g.dim, g.dim, keys + (t + column) * g.dim, g.dim, scores + r * kKeys + column, kKeys,
+                    false);
         }
       for (int64_t r = 0; r < rows; ++r) {
         const T *mask = g.mask ? static_cast<const T *>(g.mask) + batch * g.mask_at[0] + head * g.mask_at[1] +
@@ -110,7 +111,8 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
       for (int64_t column = 0; column < width; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
-          MicroRows(tile, scores + r * kKeys, kKeys, values + column * g.keys + t * kPanel, n, sums + r * width + column, width, t > 0);
+          MicroRows(tile, scores + r * kKeys, kKeys, values + column * g.keys + t * kPanel, n,
+                    sums + r * width + column, width, t > 0);
         }
     }
     for (int64_t r = 0; r < rows; ++r) {
@@ -157,15 +159,18 @@ void Infer(InferContext &c) {
   for (int i = 0; i < 3; ++i) {
     c.check_same_dtype(i, kNames[i], 0, "q");
     auto s = c.input(i).shape();
-    c.check(int(s.size()) == rank, std::string(kNames[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
+    c.check(int(s.size()) == rank,
+            std::string(kNames[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
     for (int a = 0; a < rank; ++a)
       c.check(a == rank - 2 || s[a] < 0 || q[a] < 0 || s[a] == q[a],
-              std::string(kNames[i]) + ".shape must agree with q.shape " + to_string(q) + " in all but the sequence, got " + to_string(s));
+              std::string(kNames[i]) + ".shape must agree with q.shape " + to_string(q) +
+                  " in all but the sequence, got " + to_string(s));
   }
   c.check_same_shape(2, "v", 1, "k");
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
   if (packed)
-    c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0), "heads must divide q's last dimension " + std::to_string(q[2]) + ", got " + std::to_string(heads));
+    c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0),
+            "heads must divide q's last dimension " + std::to_string(q[2]) + ", got " + std::to_string(heads));
   if (c.inputs() > 3) {
     c.check_same_dtype(3, "mask", 0, "q");
     const int64_t full[] = {q[0], heads, q[rank - 2], c.input(1).dim(-2)};
@@ -235,16 +240,22 @@ void Kernel(Context &c) {
   const int32_t t = c.input(0).dtype();
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
-  c.parallel_for(pairs, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)), [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t at = (i / g.heads * g.k_at.batch + i % g.heads * g.k_at.head) * element;
-      f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, g.keys, 0, panel_count(g.keys), k + i * g.k_floats);
-      f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, g.keys, g.dim, 0, panel_count(g.dim), v + i * g.v_floats);
-    }
-  });
-  const auto attend = t == OPGRAFT_FLOAT32 ? AttendF32_simd() : t == OPGRAFT_FLOAT16 ? AttendF16_simd() : AttendBF16_simd();
+  c.parallel_for(pairs, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end; ++i) {
+                     const int64_t at = (i / g.heads * g.k_at.batch + i % g.heads * g.k_at.head) * element;
+                     f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, g.keys, 0, panel_count(g.keys),
+                            k + i * g.k_floats);
+                     f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, g.keys, g.dim, 0, panel_count(g.dim),
+                            v + i * g.v_floats);
+                   }
+                 });
+  const auto attend = t == OPGRAFT_FLOAT32   ? AttendF32_simd()
+                      : t == OPGRAFT_FLOAT16 ? AttendF16_simd()
+                                             : AttendBF16_simd();
   const int64_t grain = std::max<int64_t>(1, 200000 / std::max<int64_t>(4 * kQueries * g.keys * g.dim, 1));
-  c.parallel_for(pairs * ((g.queries + kQueries - 1) / kQueries), grain, [&](int64_t b, int64_t e) { attend(g, b, e); });
+  c.parallel_for(pairs * ((g.queries + kQueries - 1) / kQueries), grain,
+                 [&](int64_t b, int64_t e) { attend(g, b, e); });
 }
 
 void Reference(Context &c) {
@@ -261,7 +272,8 @@ void Reference(Context &c) {
         double dot = 0;
         for (int64_t d = 0; d < g.dim; ++d) dot += at(g.q, q + d) * at(g.k, k + t * g.k_at.row + d);
         w[size_t(t)] = dot * double(g.scale);
-        if (g.mask) w[size_t(t)] += at(g.mask, b * g.mask_at[0] + h * g.mask_at[1] + s * g.mask_at[2] + t * g.mask_at[3]);
+        if (g.mask)
+          w[size_t(t)] += at(g.mask, b * g.mask_at[0] + h * g.mask_at[1] + s * g.mask_at[2] + t * g.mask_at[3]);
         most = std::max(most, w[size_t(t)]);
       }
       for (double &x : w) sum += x = std::exp(x - most);

@@ -15,7 +15,17 @@ def attention(q, k, v, mask=0.0, scale=0.0, heads=0, layout="BHSD"):
 REFERENCE = {"ScaledDotProductAttention": attention}
 TOLERANCE = {"float32": (1e-5, 1e-5), "float16": (1e-3, 1e-4), "bfloat16": (8e-3, 1e-3)}
 # B, H, S, T, D: partial tiles of queries and keys, several key tiles, one query, none.
-SIZES = [(2, 3, 5, 7, 9), (1, 2, 24, 32, 32), (2, 2, 128, 128, 32), (1, 1, 50, 300, 64), (1, 2, 1, 77, 40), (1, 1, 30, 600, 100), (0, 2, 3, 4, 5), (1, 2, 0, 4, 8), (1, 1, 3, 1, 1)]
+SIZES = [
+    (2, 3, 5, 7, 9),
+    (1, 2, 24, 32, 32),
+    (2, 2, 128, 128, 32),
+    (1, 1, 50, 300, 64),
+    (1, 2, 1, 77, 40),
+    (1, 1, 30, 600, 100),
+    (0, 2, 3, 4, 5),
+    (1, 2, 0, 4, 8),
+    (1, 1, 3, 1, 1),
+]
 
 
 def case(dtype, size, layout, mask=None, **attrs):
@@ -25,15 +35,25 @@ def case(dtype, size, layout, mask=None, **attrs):
     else:
         shapes = [(b, s, h * d), (b, t, h * d), (b, t, h * d)]
         attrs["heads"] = h
-    inputs = [(dtype, x) for x in shapes] + ([mask if mask and isinstance(mask[0], str) else (dtype, mask)] if mask is not None else [])
-    return {"op": "ScaledDotProductAttention", "inputs": inputs, "attrs": {**attrs, "layout": layout},
-            "rtol": TOLERANCE[dtype][0], "atol": TOLERANCE[dtype][1]}
+    inputs = [(dtype, x) for x in shapes] + (
+        [mask if mask and isinstance(mask[0], str) else (dtype, mask)] if mask is not None else []
+    )
+    return {
+        "op": "ScaledDotProductAttention",
+        "inputs": inputs,
+        "attrs": {**attrs, "layout": layout},
+        "rtol": TOLERANCE[dtype][0],
+        "atol": TOLERANCE[dtype][1],
+    }
 
 
 INF = float("inf")
 CASES = (
     [case(t, s, layout) for t in TOLERANCE for s in SIZES for layout in ("BHSD", "BSE")]
-    + [case("float32", (2, 3, 5, 7, 9), "BHSD", m, scale=0.25) for m in [(2, 1, 1, 7), (2, 1, 5, 7), (5, 7), (7,), (3, 1, 1), (2, 3, 5, 7), ()]]
+    + [
+        case("float32", (2, 3, 5, 7, 9), "BHSD", m, scale=0.25)
+        for m in [(2, 1, 1, 7), (2, 1, 5, 7), (5, 7), (7,), (3, 1, 1), (2, 3, 5, 7), ()]
+    ]
     + [case(t, (2, 4, 40, 33, 16), "BSE", (2, 1, 1, 33)) for t in TOLERANCE]
     # The first key tile masked out entirely, then a row with no key at all: NaN, as softmax gives.
     + [case("float32", (1, 1, 4, 300, 8), "BHSD", ("float32", [-INF] * 270 + [0.0] * 30))]
@@ -41,8 +61,25 @@ CASES = (
 )
 
 REFUSED = [
-    {"op": "ScaledDotProductAttention", "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 5, 6)), ("float32", (1, 2, 5, 4))], "error": r"k.shape must agree with q.shape \(1, 2, 3, 4\) in all but the sequence, got \(1, 2, 5, 6\)"},
-    {"op": "ScaledDotProductAttention", "inputs": [("int32", (1, 2, 3, 4))] * 3, "error": "q.dtype must be one of float32, float16, bfloat16, got int32"},
-    {"op": "ScaledDotProductAttention", "inputs": [("float32", (1, 3, 8))] * 3, "attrs": {"layout": "BSE", "heads": 3}, "error": "heads must divide q's last dimension 8, got 3"},
-    {"op": "ScaledDotProductAttention", "inputs": [("float32", (1, 2, 3, 4))] * 3 + [("float32", (1, 1, 3, 4))], "error": r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)"},
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 5, 6)), ("float32", (1, 2, 5, 4))],
+        "error": r"k.shape must agree with q.shape \(1, 2, 3, 4\) in all but the sequence, got \(1, 2, 5, 6\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("int32", (1, 2, 3, 4))] * 3,
+        "error": "q.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 3, 8))] * 3,
+        "attrs": {"layout": "BSE", "heads": 3},
+        "error": "heads must divide q's last dimension 8, got 3",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 2, 3, 4))] * 3 + [("float32", (1, 1, 3, 4))],
+        "error": r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)",
+    },
 ]

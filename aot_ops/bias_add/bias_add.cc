@@ -29,7 +29,8 @@ template <class T> void Plane(const T *x, float b, T *y, int64_t n) {  // one nu
   for (; i < n; ++i) y[i] = T(float(x[i]) + b);
 }
 // Units [begin, end): rows of `channels` elements where inner is 1, else planes of `inner`.
-template <class T> void Units(const void *vx, const void *vb, void *vy, int64_t channels, int64_t inner, int64_t begin, int64_t end) {
+template <class T>
+void Units(const void *vx, const void *vb, void *vy, int64_t channels, int64_t inner, int64_t begin, int64_t end) {
   const T *x = static_cast<const T *>(vx), *b = static_cast<const T *>(vb);
   T *y = static_cast<T *>(vy);
   for (int64_t u = begin; u < end; ++u) {
@@ -37,7 +38,8 @@ template <class T> void Units(const void *vx, const void *vb, void *vy, int64_t 
     else Plane(x + u * inner, float(b[u % channels]), y + u * inner, inner);
   }
 }
-void BiasUnits(int dtype, const void *x, const void *b, void *y, int64_t channels, int64_t inner, int64_t begin, int64_t end) {
+void BiasUnits(int dtype, const void *x, const void *b, void *y, int64_t channels, int64_t inner, int64_t begin,
+               int64_t end) {
   if (dtype == OPGRAFT_FLOAT32) return Units<float>(x, b, y, channels, inner, begin, end);
   if (dtype == OPGRAFT_FLOAT16) return Units<float16>(x, b, y, channels, inner, begin, end);
   return Units<bfloat16>(x, b, y, channels, inner, begin, end);
@@ -54,7 +56,8 @@ namespace {
 
 int bias_axis(const Arguments &a) {
   const std::string format = a.attr_string("data_format", "NCHW");
-  a.check(format == "NCHW" || format == "NHWC" || format == "NCDHW", "data_format must be NCHW, NHWC or NCDHW, got '" + format + "'");
+  a.check(format == "NCHW" || format == "NHWC" || format == "NCDHW",
+          "data_format must be NCHW, NHWC or NCDHW, got '" + format + "'");
   return format == "NHWC" ? a.input(0).rank() - 1 : 1;
 }
 
@@ -70,7 +73,8 @@ void Infer(InferContext &c) {
 }
 
 void Kernel(Context &c) {
-  const int64_t channels = c.input(1).dim(0), inner = element_count(c.input(0).shape().subspan(size_t(bias_axis(c)) + 1));
+  const int64_t channels = c.input(1).dim(0),
+                inner = element_count(c.input(0).shape().subspan(size_t(bias_axis(c)) + 1));
   const int64_t size = c.output(0).size(), unit = inner == 1 ? channels : inner;
   if (size == 0) return;
   auto units = BiasUnits_simd();
@@ -80,7 +84,8 @@ void Kernel(Context &c) {
 }
 
 void Reference(Context &c) {
-  const int64_t channels = c.input(1).dim(0), inner = element_count(c.input(0).shape().subspan(size_t(bias_axis(c)) + 1));
+  const int64_t channels = c.input(1).dim(0),
+                inner = element_count(c.input(0).shape().subspan(size_t(bias_axis(c)) + 1));
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < c.output(0).size(); ++i)

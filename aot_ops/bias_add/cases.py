@@ -15,10 +15,30 @@ CASES = [
     {"op": "BiasAdd", "inputs": [(t, s), (t, (n,))], "attrs": {"data_format": f}, "rtol": tol, "atol": tol}
     for t, tol in TOLERANCE.items()
     for s, n, f in LAYOUTS
-] + [{"op": "BiasAdd", "inputs": [("float32", (2, 40), "special"), ("float32", (40,))], "attrs": {}, "rtol": 1e-6, "atol": 1e-6}]
+] + [
+    {
+        "op": "BiasAdd",
+        "inputs": [("float32", (2, 40), "special"), ("float32", (40,))],
+        "attrs": {},
+        "rtol": 1e-6,
+        "atol": 1e-6,
+    }
+]
 
 REFUSED = [
-    {"op": "BiasAdd", "inputs": [("int32", (4, 8)), ("int32", (8,))], "error": "BiasAdd: x.dtype must be one of float32, float16, bfloat16, got int32"},
-    {"op": "BiasAdd", "inputs": [("float32", (4, 8)), ("float32", (7,))], "error": "BiasAdd: b must have 8 elements as axis 1 of x, got 7"},
-    {"op": "BiasAdd", "inputs": [("float32", (8,)), ("float32", (8,))], "error": r"BiasAdd: x must have at least 2 dimensions, got shape \(8,\)"},
+    {
+        "op": "BiasAdd",
+        "inputs": [("int32", (4, 8)), ("int32", (8,))],
+        "error": "BiasAdd: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "BiasAdd",
+        "inputs": [("float32", (4, 8)), ("float32", (7,))],
+        "error": "BiasAdd: b must have 8 elements as axis 1 of x, got 7",
+    },
+    {
+        "op": "BiasAdd",
+        "inputs": [("float32", (8,)), ("float32", (8,))],
+        "error": r"BiasAdd: x must have at least 2 dimensions, got shape \(8,\)",
+    },
 ]

@@ -58,8 +58,7 @@ struct GemmProblem {
 };
 
 // a_of(i), b_of(i): which matrix of A and B the product i takes.
-template <class AOf, class BOf>
-void run_gemm(Context &c, const GemmProblem &p, const AOf &a_of, const BOf &b_of) {
+template <class AOf, class BOf> void run_gemm(Context &c, const GemmProblem &p, const AOf &a_of, const BOf &b_of) {
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   const GemmKernels f = gemm_kernels(p.dtype);
   const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
@@ -73,15 +72,16 @@ void run_gemm(Context &c, const GemmProblem &p, const AOf &a_of, const BOf &b_of
   }
   const float *a = static_cast<const float *>(p.a.data), *b = p.packed;
   if (p.copies_a()) {
-    c.parallel_for(p.a_count * p.m, std::max<int64_t>(1, 16384 / std::max<int64_t>(p.k, 1)), [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end;) {
-        const int64_t matrix = i / p.m, row = i % p.m, rows = std::min(end - i, p.m - row);
-        MatrixRef from = p.a;
-        from.data = static_cast<const char *>(p.a.data) + matrix * p.m * p.k * element;
-        f.widen(from, p.k, row, row + rows, scratch + matrix * p.m * lda, lda);
-        i += rows;
-      }
-    });
+    c.parallel_for(p.a_count * p.m, std::max<int64_t>(1, 16384 / std::max<int64_t>(p.k, 1)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end;) {
+                       const int64_t matrix = i / p.m, row = i % p.m, rows = std::min(end - i, p.m - row);
+                       MatrixRef from = p.a;
+                       from.data = static_cast<const char *>(p.a.data) + matrix * p.m * p.k * element;
+                       f.widen(from, p.k, row, row + rows, scratch + matrix * p.m * lda, lda);
+                       i += rows;
+                     }
+                   });
     a = scratch;
     scratch += p.a_floats();
   }
@@ -107,9 +107,17 @@ void run_gemm(Context &c, const GemmProblem &p, const AOf &a_of, const BOf &b_of
     for (int64_t i = begin; i < end; ++i) {
       const int64_t panel = i % panels, m0 = i / panels % blocks * block, product = i / panels / blocks;
       const int64_t am = a_of(product), bm = b_of(product), at = product * p.m * p.n * element;
-      GemmTile g{a + am * p.m * (p.copies_a() ? lda : p.k), lda, b + bm * packed_floats(p.k, p.n),
-                 static_cast<char *>(p.c) + at, p.n, p.bias,
-                 p.residual ? static_cast<const char *>(p.residual) + at : nullptr, p.m, p.n, p.k, p.activation};
+      GemmTile g{a + am * p.m * (p.copies_a() ? lda : p.k),
+                 lda,
+                 b + bm * packed_floats(p.k, p.n),
+                 static_cast<char *>(p.c) + at,
+                 p.n,
+                 p.bias,
+                 p.residual ? static_cast<const char *>(p.residual) + at : nullptr,
+                 p.m,
+                 p.n,
+                 p.k,
+                 p.activation};
       f.gemm(g, panel, m0, std::min(m0 + block, p.m));
     }
   });
@@ -120,17 +128,20 @@ inline void run_gemm(Context &c, const GemmProblem &p) {
 }
 
 // The scalar twin of one product: sums in double, rounds once.
-inline void reference_gemm(const Context &c, const GemmProblem &p, int64_t a_matrix = 0, int64_t b_matrix = 0, int64_t product = 0) {
+inline void reference_gemm(const Context &c, const GemmProblem &p, int64_t a_matrix = 0, int64_t b_matrix = 0,
+                           int64_t product = 0) {
   dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T *a = static_cast<const T *>(p.a.data) + a_matrix * p.m * p.k, *b = static_cast<const T *>(p.b.data) + b_matrix * p.k * p.n;
+    const T *a = static_cast<const T *>(p.a.data) + a_matrix * p.m * p.k,
+            *b = static_cast<const T *>(p.b.data) + b_matrix * p.k * p.n;
     const T *bias = static_cast<const T *>(p.bias), *residual = static_cast<const T *>(p.residual);
     T *out = static_cast<T *>(p.c) + product * p.m * p.n;
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) {
         double sum = 0;
         for (int64_t l = 0; l < p.k; ++l)
-          sum += double(float(a[i * p.a.row_stride + l * p.a.column_stride])) * double(float(b[l * p.b.row_stride + j * p.b.column_stride]));
+          sum += double(float(a[i * p.a.row_stride + l * p.a.column_stride])) *
+                 double(float(b[l * p.b.row_stride + j * p.b.column_stride]));
         if (bias) sum += double(float(bias[j]));
         sum = activate(p.activation, sum);
         if (residual) sum += double(float(residual[i * p.n + j]));

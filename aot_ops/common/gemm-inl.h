@@ -32,9 +32,9 @@ int64_t TileRows() { return kTileRows; }
 
 // c[R, kPanel] = (accumulate ? c : 0) + a[R, k] b[k, kPanel]; `b` is one panel. With few rows one chain
 // of additions per accumulator is too short to hide the latency of FMA: k is split over kSplit chains.
-template <int R, int kSplit>
-HWY_INLINE void MicroTile(const float *HWY_RESTRICT a, int64_t lda, const float *HWY_RESTRICT b, int64_t k, float *c,
-                          int64_t ldc, bool accumulate) {
+template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT a, int64_t lda,
+                                                       const float *HWY_RESTRICT b, int64_t k, float *c, int64_t ldc,
+                                                       bool accumulate) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
   GemmVec lo[R][kSplit], hi[R][kSplit];
@@ -125,8 +125,8 @@ template <class D> HWY_INLINE GemmVec Activate(D d, Activation a, GemmVec v) {
 }
 
 // Bias, activation and residual of one tile that lies in `acc`, written to C as T.
-template <class T>
-HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t row, int64_t rows, int64_t column, int64_t width) {
+template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t row, int64_t rows,
+                                              int64_t column, int64_t width) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
   const T *bias = static_cast<const T *>(g.bias);
@@ -157,7 +157,8 @@ template <class T> void GemmPanel(const GemmTile &g, int64_t panel, int64_t m0, 
   HWY_ALIGN float acc[kTileRows * kPanel];
   const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
   const float *b = g.b + column * g.k;
-  const bool plain = std::is_same_v<T, float> && width == kPanel && !g.bias && !g.residual && g.activation == Activation::kNone;
+  const bool plain =
+      std::is_same_v<T, float> && width == kPanel && !g.bias && !g.residual && g.activation == Activation::kNone;
   for (int64_t row = m0; row < m1;) {
     const int64_t rows = TileSize(m1, row);
     const float *a = g.a + row * g.lda;
@@ -213,22 +214,36 @@ template <class T> void Pack(const MatrixRef &b, int64_t k, int64_t n, int64_t p
   for (int64_t p = p0; p < p1; ++p) {
     const int64_t column = p * kPanel, width = n - column < kPanel ? n - column : kPanel;
     float *panel = dst + column * k;
-    Gather(static_cast<const T *>(b.data) + column * b.column_stride, b.row_stride, b.column_stride, k, width, panel, kPanel);
+    Gather(static_cast<const T *>(b.data) + column * b.column_stride, b.row_stride, b.column_stride, k, width, panel,
+           kPanel);
     for (int64_t i = 0; width < kPanel && i < k; ++i)
       for (int64_t j = width; j < kPanel; ++j) panel[i * kPanel + j] = 0.0f;
   }
 }
-void PackF32(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) { Pack<float>(b, k, n, p0, p1, dst); }
-void PackF16(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) { Pack<float16>(b, k, n, p0, p1, dst); }
-void PackBF16(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) { Pack<bfloat16>(b, k, n, p0, p1, dst); }
+void PackF32(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) {
+  Pack<float>(b, k, n, p0, p1, dst);
+}
+void PackF16(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) {
+  Pack<float16>(b, k, n, p0, p1, dst);
+}
+void PackBF16(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) {
+  Pack<bfloat16>(b, k, n, p0, p1, dst);
+}
 
 // Rows [m0, m1) of A[m, k] as float32 rows `ld` apart; dst is the whole copy.
 template <class T> void Widen(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
-  Gather(static_cast<const T *>(a.data) + m0 * a.row_stride, a.row_stride, a.column_stride, m1 - m0, k, dst + m0 * ld, ld);
+  Gather(static_cast<const T *>(a.data) + m0 * a.row_stride, a.row_stride, a.column_stride, m1 - m0, k, dst + m0 * ld,
+         ld);
 }
-void WidenF32(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) { Widen<float>(a, k, m0, m1, dst, ld); }
-void WidenF16(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) { Widen<float16>(a, k, m0, m1, dst, ld); }
-void WidenBF16(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) { Widen<bfloat16>(a, k, m0, m1, dst, ld); }
+void WidenF32(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
+  Widen<float>(a, k, m0, m1, dst, ld);
+}
+void WidenF16(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
+  Widen<float16>(a, k, m0, m1, dst, ld);
+}
+void WidenBF16(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
+  Widen<bfloat16>(a, k, m0, m1, dst, ld);
+}
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -53,8 +53,7 @@ struct Pool {
       for (int i = 0; i < kSpins && generation.load(std::memory_order_acquire) == seen; ++i) pause();
       while (generation.load(std::memory_order_acquire) == seen) {
         sleeping.fetch_add(1);
-        if (generation.load() == seen)
-          syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+        if (generation.load() == seen) syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
         sleeping.fetch_sub(1);
       }
       seen = generation.load(std::memory_order_acquire);
@@ -101,8 +100,7 @@ struct Pool {
     generation.fetch_add(1);
     if (sleeping.load() > 0) syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
     work(0);
-    for (int i = 0; done.load(std::memory_order_acquire) < total; ++i)
-      i < kSpins ? pause() : (void)sched_yield();
+    for (int i = 0; done.load(std::memory_order_acquire) < total; ++i) i < kSpins ? pause() : (void)sched_yield();
     open.store(false);
     for (int i = 0; inside.load() != 0; ++i) i < kSpins ? pause() : (void)sched_yield();
     busy.store(false, std::memory_order_release);
@@ -143,7 +141,10 @@ Pool *shared() {
 }
 
 const opgraft_host kHost = {
-    OPGRAFT_HOST_MAGIC, sizeof(opgraft_host), OPGRAFT_ABI_VERSION, nullptr,
+    OPGRAFT_HOST_MAGIC,
+    sizeof(opgraft_host),
+    OPGRAFT_ABI_VERSION,
+    nullptr,
     [](void *, int64_t n, int64_t grain, void (*body)(void *, int64_t, int64_t, int32_t), void *arg) {
       shared()->loop(n, grain, body, arg);
     },

@@ -20,14 +20,27 @@ def dense(x, weight, bias=0.0, residual=0.0, transpose_b=True, activation="none"
 REFERENCE = {"Dense": dense, "DenseAdd": dense}
 TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
 # x's leading dimensions, K, N.
-SIZES = [((12,), 32, 64), ((2, 7), 9, 33), ((), 16, 5), ((1,), 130, 70), ((0, 3), 4, 8), ((5,), 0, 3), ((5,), 3, 0), ((32,), 384, 100)]
+SIZES = [
+    ((12,), 32, 64),
+    ((2, 7), 9, 33),
+    ((), 16, 5),
+    ((1,), 130, 70),
+    ((0, 3), 4, 8),
+    ((5,), 0, 3),
+    ((5,), 3, 0),
+    ((32,), 384, 100),
+]
 
 
 def case(op, dtype, lead, k, n, inputs, transpose_b, activation):
     shapes = [(*lead, k), (n, k) if transpose_b else (k, n), (n,), (*lead, n)]
-    return {"op": op, "inputs": [(dtype, s) for s in shapes[:inputs]],
-            "attrs": {"transpose_b": transpose_b, "activation": activation},
-            "rtol": TOLERANCE[dtype], "atol": 2e-6 + 4e-7 * k}
+    return {
+        "op": op,
+        "inputs": [(dtype, s) for s in shapes[:inputs]],
+        "attrs": {"transpose_b": transpose_b, "activation": activation},
+        "rtol": TOLERANCE[dtype],
+        "atol": 2e-6 + 4e-7 * k,
+    }
 
 
 CASES = (
@@ -35,14 +48,42 @@ CASES = (
     + [case("Dense", t, (13,), 24, 45, 3, True, a) for t in TOLERANCE for a in ACTIVATIONS]
     + [case("DenseAdd", t, *s, 4, b, "none") for t in TOLERANCE for s in SIZES for b in (True, False)]
     + [case("DenseAdd", "float32", (13,), 24, 45, 4, True, a) for a in ACTIVATIONS]
-    + [{"op": "Dense", "inputs": [("float32", (3, 40), "special"), ("float32", (20, 40)), ("float32", (20,))],
-        "attrs": {"activation": "relu"}, "rtol": 2e-6, "atol": 1e-5}]
+    + [
+        {
+            "op": "Dense",
+            "inputs": [("float32", (3, 40), "special"), ("float32", (20, 40)), ("float32", (20,))],
+            "attrs": {"activation": "relu"},
+            "rtol": 2e-6,
+            "atol": 1e-5,
+        }
+    ]
 )
 
 REFUSED = [
-    {"op": "Dense", "inputs": [("float32", (4, 8)), ("float32", (3, 7))], "error": "Dense: x's last dimension must equal weight's K of 7, got 8"},
-    {"op": "Dense", "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (4,))], "error": r"Dense: bias.shape must be \(3,\), got \(4,\)"},
-    {"op": "Dense", "inputs": [("int32", (4, 8)), ("int32", (3, 8))], "error": "Dense: x.dtype must be one of float32, float16, bfloat16, got int32"},
-    {"op": "Dense", "inputs": [("float32", (4, 8)), ("float32", (3, 8))], "attrs": {"activation": "swish"}, "error": "activation must be one of none, gelu, gelu_tanh, relu, silu, got 'swish'"},
-    {"op": "DenseAdd", "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (3,)), ("float32", (4, 8))], "error": r"DenseAdd: residual.shape must equal the product's shape \(4, 3\), got \(4, 8\)"},
+    {
+        "op": "Dense",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 7))],
+        "error": "Dense: x's last dimension must equal weight's K of 7, got 8",
+    },
+    {
+        "op": "Dense",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (4,))],
+        "error": r"Dense: bias.shape must be \(3,\), got \(4,\)",
+    },
+    {
+        "op": "Dense",
+        "inputs": [("int32", (4, 8)), ("int32", (3, 8))],
+        "error": "Dense: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "Dense",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8))],
+        "attrs": {"activation": "swish"},
+        "error": "activation must be one of none, gelu, gelu_tanh, relu, silu, got 'swish'",
+    },
+    {
+        "op": "DenseAdd",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (3,)), ("float32", (4, 8))],
+        "error": r"DenseAdd: residual.shape must equal the product's shape \(4, 3\), got \(4, 8\)",
+    },
 ]

@@ -27,8 +27,8 @@ Shape check_dense(InferContext &c) {
   c.check(!x.empty(), "x must have at least 1 dimension, got shape ()");
   c.check(c.input(1).rank() == 2, "weight must have 2 dimensions, got shape " + to_string(c.input(1).shape()));
   const int64_t k = weight_k(c), n = weight_n(c);
-  c.check(k < 0 || x.back() < 0 || k == x.back(), "x's last dimension must equal weight's K of " + std::to_string(k) +
-                                                      ", got " + std::to_string(x.back()));
+  c.check(k < 0 || x.back() < 0 || k == x.back(),
+          "x's last dimension must equal weight's K of " + std::to_string(k) + ", got " + std::to_string(x.back()));
   if (c.inputs() > 2) {
     c.check_same_dtype(2, "bias", 0, "x");
     auto b = c.input(2).shape();
@@ -64,8 +64,13 @@ GemmProblem problem(const Arguments &c) {
   auto x = c.input(0).shape();
   const int64_t m = element_count(x.first(x.size() - 1));
   const bool transposed = c.attr_bool("transpose_b", true);
-  return {c.input(0).dtype(), m, n, k, {c.input(0).raw(), k, 1},
-          {c.input(1).raw(), transposed ? 1 : n, transposed ? k : 1}, nullptr};
+  return {c.input(0).dtype(),
+          m,
+          n,
+          k,
+          {c.input(0).raw(), k, 1},
+          {c.input(1).raw(), transposed ? 1 : n, transposed ? k : 1},
+          nullptr};
 }
 
 GemmProblem problem(const Context &c) {

@@ -75,8 +75,10 @@ template <class Op, class A, class B, class T> HWY_INLINE void Loop(Op op, A a, 
 
 template <class Op, class T> void Row(Op op, const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n) {
   if constexpr (std::is_integral_v<T>) {
-    if (sa && sb) for (int64_t i = 0; i < n; ++i) y[i] = Op::whole(a[i], b[i]);
-    else for (int64_t i = 0; i < n; ++i) y[i] = Op::whole(a[i * sa], b[i * sb]);
+    if (sa && sb)
+      for (int64_t i = 0; i < n; ++i) y[i] = Op::whole(a[i], b[i]);
+    else
+      for (int64_t i = 0; i < n; ++i) y[i] = Op::whole(a[i * sa], b[i * sb]);
   } else {
     if (sa && sb) Loop(op, Elements<T>{a}, Elements<T>{b}, y, n);
     else if (sa) Loop(op, Elements<T>{a}, Single{float(*b)}, y, n);
@@ -92,15 +94,18 @@ template <class T> void PowRow(const T *a, int64_t sa, const T *b, int64_t sb, T
 
 template <class T> using Compared = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
 
-template <class Op, class T> void CompareRow(Op op, const T *a, int64_t sa, const T *b, int64_t sb, bool *y, int64_t n) {
+template <class Op, class T>
+void CompareRow(Op op, const T *a, int64_t sa, const T *b, int64_t sb, bool *y, int64_t n) {
   using C = Compared<T>;
-  if (sa && sb) for (int64_t i = 0; i < n; ++i) y[i] = op(C(a[i]), C(b[i]));
-  else if (sa) for (int64_t i = 0; i < n; ++i) y[i] = op(C(a[i]), C(*b));
-  else for (int64_t i = 0; i < n; ++i) y[i] = op(C(*a), C(b[i * sb]));
+  if (sa && sb)
+    for (int64_t i = 0; i < n; ++i) y[i] = op(C(a[i]), C(b[i]));
+  else if (sa)
+    for (int64_t i = 0; i < n; ++i) y[i] = op(C(a[i]), C(*b));
+  else
+    for (int64_t i = 0; i < n; ++i) y[i] = op(C(*a), C(b[i * sb]));
 }
 
-template <class T>
-void RowOf(int op, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n) {
+template <class T> void RowOf(int op, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n) {
   const T *a = static_cast<const T *>(va), *b = static_cast<const T *>(vb);
   T *y = static_cast<T *>(vy);
   bool *truth = static_cast<bool *>(vy);
@@ -146,10 +151,12 @@ namespace {
 template <BinaryOp op> void InferBinary(InferContext &c) {
   if constexpr (op == kDiv || op == kPow) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   else if constexpr (op == kEqual)
-    c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL});
+    c.check_dtype(0, "x",
+                  {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL});
   else c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64});
   c.check_same_dtype(1, "y", 0, "x");
-  c.output(op >= kLess ? int32_t(OPGRAFT_BOOL) : c.input(0).dtype(), c.broadcast(c.input(0).shape(), c.input(1).shape()));
+  c.output(op >= kLess ? int32_t(OPGRAFT_BOOL) : c.input(0).dtype(),
+           c.broadcast(c.input(0).shape(), c.input(1).shape()));
 }
 
 template <BinaryOp op> void KernelBinary(Context &c) {
@@ -159,7 +166,7 @@ template <BinaryOp op> void KernelBinary(Context &c) {
   auto row = BinaryRow_simd();
   const int dtype = a.dtype();
   c.parallel_for(y.size(), op == kPow ? 1024 : 8192, [&](int64_t begin, int64_t end) {
-    rows.walk(begin, end, [&](const int64_t (&at)[2], int64_t out, int64_t n) {
+    rows.walk(begin, end, [&](const int64_t(&at)[2], int64_t out, int64_t n) {
       row(op, dtype, a.data<char>() + at[0] * in_size, rows.step[0], b.data<char>() + at[1] * in_size, rows.step[1],
           y.data<char>() + out * out_size, n);
     });
@@ -167,7 +174,8 @@ template <BinaryOp op> void KernelBinary(Context &c) {
 }
 
 template <BinaryOp op, class T> auto formula(T a, T b) {
-  using U = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, T>>;
+  using U = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
+                               std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, T>>;
   if constexpr (op == kAdd) return T(U(a) + U(b));
   if constexpr (op == kSub) return T(U(a) - U(b));
   if constexpr (op == kMul) return T(U(a) * U(b));
@@ -187,9 +195,10 @@ template <BinaryOp op, class... Ts> void reference_of(Context &c) {
     using T = decltype(zero);
     using C = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
     using R = std::conditional_t<(op >= kLess), bool, T>;
-    rows.walk(0, y.size(), [&](const int64_t (&at)[2], int64_t out, int64_t n) {
+    rows.walk(0, y.size(), [&](const int64_t(&at)[2], int64_t out, int64_t n) {
       for (int64_t i = 0; i < n; ++i)
-        y.data<R>()[out + i] = R(formula<op, C>(C(a.data<T>()[at[0] + i * rows.step[0]]), C(b.data<T>()[at[1] + i * rows.step[1]])));
+        y.data<R>()[out + i] =
+            R(formula<op, C>(C(a.data<T>()[at[0] + i * rows.step[0]]), C(b.data<T>()[at[1] + i * rows.step[1]])));
     });
   });
 }
@@ -202,9 +211,10 @@ template <BinaryOp op> void ReferenceBinary(Context &c) {
 }  // namespace
 }  // namespace opgraft
 
-#define OPGRAFT_BINARY(Name)                                                                 \
-  OPGRAFT_OP(Name, .inputs = 2, .infer = ::opgraft::InferBinary<::opgraft::k##Name>,         \
-             .kernel = ::opgraft::KernelBinary<::opgraft::k##Name>, .reference = ::opgraft::ReferenceBinary<::opgraft::k##Name>)
+#define OPGRAFT_BINARY(Name)                                                         \
+  OPGRAFT_OP(Name, .inputs = 2, .infer = ::opgraft::InferBinary<::opgraft::k##Name>, \
+             .kernel = ::opgraft::KernelBinary<::opgraft::k##Name>,                  \
+             .reference = ::opgraft::ReferenceBinary<::opgraft::k##Name>)
 OPGRAFT_BINARY(Add)
 OPGRAFT_BINARY(Sub)
 OPGRAFT_BINARY(Mul)

@@ -79,14 +79,30 @@ def drawn(dtype, shape):
 
 
 CASES = (
-    [case(op, [drawn(t, a), drawn(t, b)], rtol=TOLERANCE[t], atol=TOLERANCE[t]) for op in ARITHMETIC for t in TOLERANCE for a, b in PAIRS]
+    [
+        case(op, [drawn(t, a), drawn(t, b)], rtol=TOLERANCE[t], atol=TOLERANCE[t])
+        for op in ARITHMETIC
+        for t in TOLERANCE
+        for a, b in PAIRS
+    ]
     + [case("Div", [(t, a), (t, b, (0.5, 2.0))], rtol=TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
     + [case("Pow", [(t, a, (0.5, 2.0)), (t, b)], rtol=2 * TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
     + [case("Pow", [("float32", (3, 21)), ("float32", [2.0])], rtol=3e-6)]
-    + [case(op, [(t, a, (-3, 3)), (t, b, (-3, 3))]) for op in COMPARISONS for t in ["int32", "int64", *FLOATS] for a, b in PAIRS]
+    + [
+        case(op, [(t, a, (-3, 3)), (t, b, (-3, 3))])
+        for op in COMPARISONS
+        for t in ["int32", "int64", *FLOATS]
+        for a, b in PAIRS
+    ]
     + [case("Equal", [("bool", [True, False, True]), ("bool", [True, True, False])])]
-    + [case(op, [("float32", (40,), "special"), ("float32", [1.0])], rtol=3e-6) for op in [*ARITHMETIC, *COMPARISONS, "Div"]]
-    + [case(op, [("float32", [1.0, NAN, INF, NAN, -INF]), ("float32", [NAN, 1.0, 0.0, NAN, 2.0])]) for op in [*ARITHMETIC, *COMPARISONS]]
+    + [
+        case(op, [("float32", (40,), "special"), ("float32", [1.0])], rtol=3e-6)
+        for op in [*ARITHMETIC, *COMPARISONS, "Div"]
+    ]
+    + [
+        case(op, [("float32", [1.0, NAN, INF, NAN, -INF]), ("float32", [NAN, 1.0, 0.0, NAN, 2.0])])
+        for op in [*ARITHMETIC, *COMPARISONS]
+    ]
     + [
         case(op, [(t, s, (0.1, 30.0)) if op in POSITIVE else (t, s)], rtol=TOLERANCE[t], atol=1e-6)
         for op in FUNCTIONS
@@ -102,18 +118,52 @@ CASES = (
     + [case("Select", [("bool", [[True], [False], [True]]), (t, (3, 17)), (t, (17,))]) for t in [*FLOATS, "int64"]]
     + [case("Select", [("bool", [True, False] * 20), ("float32", (40,)), ("float32", [-INF])])]
     + [case("Select", [("bool", True), ("int32", (2, 3), (-9, 9)), ("int32", (3,), (-9, 9))])]
-    + [case("Cast", [(t, (3, 23), (-50, 50))], {"dtype": u}, TOLERANCE.get(u, 0)) for t in [*FLOATS, "int8", "int32", "int64"] for u in [*FLOATS, "int8", "int32", "int64", "bool"]]
+    + [
+        case("Cast", [(t, (3, 23), (-50, 50))], {"dtype": u}, TOLERANCE.get(u, 0))
+        for t in [*FLOATS, "int8", "int32", "int64"]
+        for u in [*FLOATS, "int8", "int32", "int64", "bool"]
+    ]
     + [case("Cast", [("bool", [True, False, True])], {"dtype": u}) for u in ["float32", "float16", "int64", "bool"]]
     + [case("Cast", [("float32", [INF, -INF, NAN, 0.0])], {"dtype": u}) for u in ["float16", "bfloat16"]]
     + [case("Cast", [("float32", (0, 3))], {"dtype": "int32"})]
 )
 
 REFUSED = [
-    {"op": "Add", "inputs": [("float32", (4, 8)), ("float32", (4, 7))], "error": r"Add: shapes \(4, 8\) and \(4, 7\) do not broadcast"},
-    {"op": "Mul", "inputs": [("float32", (4,)), ("float16", (4,))], "error": "Mul: y.dtype must equal x.dtype float32, got float16"},
-    {"op": "Div", "inputs": [("int32", (4,)), ("int32", (4,))], "error": "Div: x.dtype must be one of float32, float16, bfloat16, got int32"},
-    {"op": "Exp", "inputs": [("int32", (4,))], "error": "Exp: x.dtype must be one of float32, float16, bfloat16, got int32"},
-    {"op": "GeLU", "inputs": [("float32", (4,))], "attrs": {"approximate": "fast"}, "error": "GeLU: approximate must be 'tanh' or 'none', got 'fast'"},
-    {"op": "Select", "inputs": [("float32", (4,)), ("float32", (4,)), ("float32", (4,))], "error": "Select: cond.dtype must be one of bool, got float32"},
-    {"op": "Cast", "inputs": [("float32", (4,))], "attrs": {"dtype": "int3"}, "error": "Cast: dtype must be one of .*, got 'int3'"},
+    {
+        "op": "Add",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 7))],
+        "error": r"Add: shapes \(4, 8\) and \(4, 7\) do not broadcast",
+    },
+    {
+        "op": "Mul",
+        "inputs": [("float32", (4,)), ("float16", (4,))],
+        "error": "Mul: y.dtype must equal x.dtype float32, got float16",
+    },
+    {
+        "op": "Div",
+        "inputs": [("int32", (4,)), ("int32", (4,))],
+        "error": "Div: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "Exp",
+        "inputs": [("int32", (4,))],
+        "error": "Exp: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "GeLU",
+        "inputs": [("float32", (4,))],
+        "attrs": {"approximate": "fast"},
+        "error": "GeLU: approximate must be 'tanh' or 'none', got 'fast'",
+    },
+    {
+        "op": "Select",
+        "inputs": [("float32", (4,)), ("float32", (4,)), ("float32", (4,))],
+        "error": "Select: cond.dtype must be one of bool, got float32",
+    },
+    {
+        "op": "Cast",
+        "inputs": [("float32", (4,))],
+        "attrs": {"dtype": "int3"},
+        "error": "Cast: dtype must be one of .*, got 'int3'",
+    },
 ]

@@ -51,7 +51,7 @@ template <class T> void select_elements(Context &c, bool parallel) {
   const TensorView cond = c.input(0), x = c.input(1), y = c.input(2), out = c.output(0);
   const auto rows = broadcast_rows<3>(out.shape(), {cond.shape(), x.shape(), y.shape()});
   auto body = [&](int64_t begin, int64_t end) {
-    rows.walk(begin, end, [&](const int64_t (&at)[3], int64_t o, int64_t n) {
+    rows.walk(begin, end, [&](const int64_t(&at)[3], int64_t o, int64_t n) {
       const bool *p = cond.data<bool>() + at[0];
       const T *a = x.data<T>() + at[1], *b = y.data<T>() + at[2];
       T *r = out.data<T>() + o;
@@ -76,13 +76,17 @@ void ReferenceSelect(Context &c) { run_select(c, false); }
 int32_t target_dtype(const Arguments &a) {
   const std::string name = a.attr_string("dtype", "float32");
   const int32_t d = dtype_from_name(name);
-  for (int32_t known : {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL})
+  for (int32_t known :
+       {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL})
     if (d == known) return d;
-  a.fail(OPGRAFT_INVALID_VALUE, "dtype must be one of float32, float16, bfloat16, int8, int32, int64, bool, got '" + name + "'");
+  a.fail(OPGRAFT_INVALID_VALUE,
+         "dtype must be one of float32, float16, bfloat16, int8, int32, int64, bool, got '" + name + "'");
 }
 
 void InferCast(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL});
+  c.check_dtype(
+      0, "x",
+      {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL});
   c.output(target_dtype(c), c.input(0).shape());
 }
 
@@ -102,7 +106,8 @@ template <class To, class From> To convert(From v) {
 
 template <class F> void with_types(Context &c, F &&f) {
   dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.input(0).dtype(), [&](auto from) {
-    dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.output(0).dtype(), [&](auto to) { f(from, to); });
+    dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.output(0).dtype(),
+                                                                       [&](auto to) { f(from, to); });
   });
 }
 
@@ -113,13 +118,19 @@ void KernelCast(Context &c) {
     using To = decltype(to);
     const From *x = c.input(0).data<From>();
     To *y = c.output(0).data<To>();
-    auto each = [&](auto &&run) { c.parallel_for(size, 8192, [&](int64_t b, int64_t e) { run(x + b, y + b, e - b); }); };
-    if constexpr (std::is_same_v<From, To>) each([](const From *p, To *q, int64_t n) { std::memcpy(q, p, size_t(n) * sizeof(From)); });
+    auto each = [&](auto &&run) {
+      c.parallel_for(size, 8192, [&](int64_t b, int64_t e) { run(x + b, y + b, e - b); });
+    };
+    if constexpr (std::is_same_v<From, To>)
+      each([](const From *p, To *q, int64_t n) { std::memcpy(q, p, size_t(n) * sizeof(From)); });
     else if constexpr (std::is_same_v<From, float16> && std::is_same_v<To, float>) each(F16ToF32_simd());
     else if constexpr (std::is_same_v<From, bfloat16> && std::is_same_v<To, float>) each(BF16ToF32_simd());
     else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, float16>) each(F32ToF16_simd());
     else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bfloat16>) each(F32ToBF16_simd());
-    else each([](const From *p, To *q, int64_t n) { for (int64_t i = 0; i < n; ++i) q[i] = convert<To>(p[i]); });
+    else
+      each([](const From *p, To *q, int64_t n) {
+        for (int64_t i = 0; i < n; ++i) q[i] = convert<To>(p[i]);
+      });
   });
 }
 
@@ -127,7 +138,8 @@ void ReferenceCast(Context &c) {
   with_types(c, [&](auto from, auto to) {
     using From = decltype(from);
     using To = decltype(to);
-    for (int64_t i = 0; i < c.output(0).size(); ++i) c.output(0).data<To>()[i] = convert<To>(c.input(0).data<From>()[i]);
+    for (int64_t i = 0; i < c.output(0).size(); ++i)
+      c.output(0).data<To>()[i] = convert<To>(c.input(0).data<From>()[i]);
   });
 }
 

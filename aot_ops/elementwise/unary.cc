@@ -38,7 +38,8 @@ template <UnaryOp op, class D, class V> HWY_INLINE V Apply(D d, V x) {
     return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(u))));
   }
   if constexpr (op == kGeLUErf)
-    return hn::Mul(hn::Mul(hn::Set(d, 0.5f), x), hn::Add(hn::Set(d, 1.0f), Erf(d, hn::Mul(x, hn::Set(d, 0.70710678f)))));
+    return hn::Mul(hn::Mul(hn::Set(d, 0.5f), x),
+                   hn::Add(hn::Set(d, 1.0f), Erf(d, hn::Mul(x, hn::Set(d, 0.70710678f)))));
 }
 
 template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
@@ -162,9 +163,10 @@ template <UnaryOp op> void ReferenceUnary(Context &c) {
 }  // namespace
 }  // namespace opgraft
 
-#define OPGRAFT_UNARY(Name)                                                                \
-  OPGRAFT_OP(Name, .inputs = 1, .infer = ::opgraft::InferUnary<::opgraft::k##Name>,        \
-             .kernel = ::opgraft::KernelUnary<::opgraft::k##Name>, .reference = ::opgraft::ReferenceUnary<::opgraft::k##Name>)
+#define OPGRAFT_UNARY(Name)                                                         \
+  OPGRAFT_OP(Name, .inputs = 1, .infer = ::opgraft::InferUnary<::opgraft::k##Name>, \
+             .kernel = ::opgraft::KernelUnary<::opgraft::k##Name>,                  \
+             .reference = ::opgraft::ReferenceUnary<::opgraft::k##Name>)
 OPGRAFT_UNARY(Sqrt)
 OPGRAFT_UNARY(Rsqrt)
 OPGRAFT_UNARY(Exp)

@@ -42,7 +42,8 @@ template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end)
       T *sum = static_cast<T *>(g.sum) + r * g.n;
       int64_t i = 0;
       for (; i + lanes <= g.n; i += lanes) StoreF32(hn::Add(LoadF32(d, x + i), LoadF32(d, add + i)), d, sum + i);
-      if (size_t rest = size_t(g.n - i)) StoreF32N(hn::Add(LoadF32N(d, x + i, rest), LoadF32N(d, add + i, rest)), d, sum + i, rest);
+      if (size_t rest = size_t(g.n - i))
+        StoreF32N(hn::Add(LoadF32N(d, x + i, rest), LoadF32N(d, add + i, rest)), d, sum + i, rest);
       x = sum;  // rounded to T, as the two ops it stands for
     }
     const Moments at = MeanVariance(x, g.n);
@@ -80,9 +81,7 @@ void check_params(InferContext &c, int i, int from) {
   }
 }
 
-int norm_axis(const Arguments &c, const char *name) {
-  return c.axis(c.attr_int(name, -1), c.input(0).rank(), name);
-}
+int norm_axis(const Arguments &c, const char *name) { return c.axis(c.attr_int(name, -1), c.input(0).rank(), name); }
 
 void check_x(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
@@ -92,7 +91,9 @@ void check_x(InferContext &c) {
 void Infer(InferContext &c) {
   check_x(c);
   const int norm = norm_axis(c, "begin_norm_axis"), params = norm_axis(c, "begin_params_axis");
-  c.check(params >= norm, "begin_params_axis must not lie before begin_norm_axis " + std::to_string(norm) + ", got " + std::to_string(params),
+  c.check(params >= norm,
+          "begin_params_axis must not lie before begin_norm_axis " + std::to_string(norm) + ", got " +
+              std::to_string(params),
           OPGRAFT_UNSUPPORTED);
   check_params(c, 1, params);
   auto x = c.input(0).shape();
@@ -122,10 +123,17 @@ void InferAdd(InferContext &c) {
 LayerNormRows rows_of(const Context &c) {
   const bool add = c.inputs() == 4, statistics = c.outputs() == 3;
   const int p = add ? 2 : 1, norm = statistics ? norm_axis(c, "begin_norm_axis") : c.input(0).rank() - 1;
-  return {c.input(0).raw(), add ? c.input(1).raw() : nullptr, c.input(p).raw(), c.input(p + 1).raw(),
-          c.output(0).raw(), add ? c.output(1).raw() : nullptr,
-          statistics ? c.output(1).data<float>() : nullptr, statistics ? c.output(2).data<float>() : nullptr,
-          element_count(c.input(0).shape().subspan(size_t(norm))), c.input(p).size(), c.attr_float("epsilon", 1e-5)};
+  return {c.input(0).raw(),
+          add ? c.input(1).raw() : nullptr,
+          c.input(p).raw(),
+          c.input(p + 1).raw(),
+          c.output(0).raw(),
+          add ? c.output(1).raw() : nullptr,
+          statistics ? c.output(1).data<float>() : nullptr,
+          statistics ? c.output(2).data<float>() : nullptr,
+          element_count(c.input(0).shape().subspan(size_t(norm))),
+          c.input(p).size(),
+          c.attr_float("epsilon", 1e-5)};
 }
 
 int64_t row_count(const Context &c, const LayerNormRows &g) { return g.n ? c.input(0).size() / g.n : 0; }
@@ -147,7 +155,8 @@ void Reference(Context &c) {
       T *y = static_cast<T *>(g.y) + r * g.n;
       if (g.residual) {
         T *sum = static_cast<T *>(g.sum) + r * g.n;
-        for (int64_t i = 0; i < g.n; ++i) sum[i] = T(float(x[i]) + float(static_cast<const T *>(g.residual)[r * g.n + i]));
+        for (int64_t i = 0; i < g.n; ++i)
+          sum[i] = T(float(x[i]) + float(static_cast<const T *>(g.residual)[r * g.n + i]));
         x = sum;
       }
       double mean = 0, variance = 0;
@@ -159,8 +168,9 @@ void Reference(Context &c) {
       if (g.variance) g.variance[r] = float(variance);
       const double scale = 1 / std::sqrt(variance + g.epsilon);
       for (int64_t i = 0; i < g.n; ++i)
-        y[i] = T(float((double(float(x[i])) - mean) * scale * double(float(static_cast<const T *>(g.gamma)[i % g.params])) +
-                       double(float(static_cast<const T *>(g.beta)[i % g.params]))));
+        y[i] = T(
+            float((double(float(x[i])) - mean) * scale * double(float(static_cast<const T *>(g.gamma)[i % g.params])) +
+                  double(float(static_cast<const T *>(g.beta)[i % g.params]))));
     }
   });
 }

@@ -23,7 +23,19 @@ def atol(k):
 
 
 # M, N, K: whole and partial tiles of every width, one row, one column, none.
-SIZES = [(12, 64, 32), (6, 16, 8), (7, 33, 5), (1, 70, 130), (2, 31, 9), (3, 1, 17), (29, 100, 64), (0, 5, 3), (4, 0, 3), (4, 5, 0), (97, 65, 1024)]
+SIZES = [
+    (12, 64, 32),
+    (6, 16, 8),
+    (7, 33, 5),
+    (1, 70, 130),
+    (2, 31, 9),
+    (3, 1, 17),
+    (29, 100, 64),
+    (0, 5, 3),
+    (4, 0, 3),
+    (4, 5, 0),
+    (97, 65, 1024),
+]
 FLAGS = [(False, False), (False, True), (True, False), (True, True)]
 # Batch dimensions of a and b.
 BATCHES = [((2, 3), (2, 3)), ((2, 1), (1, 3)), ((3,), ()), ((), (2,)), ((0,), (1,)), ((5, 1, 2), (4, 1))]
@@ -32,21 +44,54 @@ BATCHES = [((2, 3), (2, 3)), ((2, 1), (1, 3)), ((3,), ()), ((), (2,)), ((0,), (1
 def case(op, dtype, batch_a, batch_b, m, n, k, ta, tb):
     a = (*batch_a, k, m) if ta else (*batch_a, m, k)
     b = (*batch_b, n, k) if tb else (*batch_b, k, n)
-    return {"op": op, "inputs": [(dtype, a), (dtype, b)], "attrs": {"transpose_a": ta, "transpose_b": tb},
-            "rtol": TOLERANCE[dtype], "atol": atol(k)}
+    return {
+        "op": op,
+        "inputs": [(dtype, a), (dtype, b)],
+        "attrs": {"transpose_a": ta, "transpose_b": tb},
+        "rtol": TOLERANCE[dtype],
+        "atol": atol(k),
+    }
 
 
 CASES = (
     [case("MatMul", t, (), (), *s, *f) for t in TOLERANCE for s in SIZES for f in FLAGS]
     + [case("MatMul", t, (2, 3), (), 5, 40, 20, False, True) for t in TOLERANCE]
     + [case("BatchMatMul", t, *b, 9, 35, 18, *f) for t in TOLERANCE for b in BATCHES for f in FLAGS]
-    + [{"op": "MatMul", "inputs": [("float32", (3, 40), "special"), ("float32", (40, 20))], "attrs": {}, "rtol": 2e-6, "atol": 1e-5}]
+    + [
+        {
+            "op": "MatMul",
+            "inputs": [("float32", (3, 40), "special"), ("float32", (40, 20))],
+            "attrs": {},
+            "rtol": 2e-6,
+            "atol": 1e-5,
+        }
+    ]
 )
 
 REFUSED = [
-    {"op": "MatMul", "inputs": [("float32", (4, 8)), ("float32", (7, 3))], "error": r"MatMul: a's K must equal b's K of 7, got 8"},
-    {"op": "MatMul", "inputs": [("float32", (4, 8)), ("float32", (2, 8, 3))], "error": r"MatMul: b must have 2 dimensions, got shape \(2, 8, 3\)"},
-    {"op": "MatMul", "inputs": [("int32", (4, 8)), ("int32", (8, 3))], "error": "MatMul: a.dtype must be one of float32, float16, bfloat16, got int32"},
-    {"op": "BatchMatMul", "inputs": [("float32", (4, 8)), ("float16", (8, 3))], "error": "BatchMatMul: b.dtype must equal a.dtype float32, got float16"},
-    {"op": "BatchMatMul", "inputs": [("float32", (2, 4, 8)), ("float32", (3, 8, 3))], "error": r"BatchMatMul: shapes \(2,\) and \(3,\) do not broadcast"},
+    {
+        "op": "MatMul",
+        "inputs": [("float32", (4, 8)), ("float32", (7, 3))],
+        "error": r"MatMul: a's K must equal b's K of 7, got 8",
+    },
+    {
+        "op": "MatMul",
+        "inputs": [("float32", (4, 8)), ("float32", (2, 8, 3))],
+        "error": r"MatMul: b must have 2 dimensions, got shape \(2, 8, 3\)",
+    },
+    {
+        "op": "MatMul",
+        "inputs": [("int32", (4, 8)), ("int32", (8, 3))],
+        "error": "MatMul: a.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "BatchMatMul",
+        "inputs": [("float32", (4, 8)), ("float16", (8, 3))],
+        "error": "BatchMatMul: b.dtype must equal a.dtype float32, got float16",
+    },
+    {
+        "op": "BatchMatMul",
+        "inputs": [("float32", (2, 4, 8)), ("float32", (3, 8, 3))],
+        "error": r"BatchMatMul: shapes \(2,\) and \(3,\) do not broadcast",
+    },
 ]

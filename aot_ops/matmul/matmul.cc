@@ -43,7 +43,8 @@ std::span<const int64_t> batch_dims(TensorView t) { return t.shape().first(size_
 void InferMatMul(InferContext &c) {
   const Dims d = check_common(c);
   c.check(c.input(1).rank() == 2, "b must have 2 dimensions, got shape " + to_string(c.input(1).shape()));
-  c.check(c.input(0).rank() == 2 || !d.ta, "a must have 2 dimensions with transpose_a, got shape " + to_string(c.input(0).shape()));
+  c.check(c.input(0).rank() == 2 || !d.ta,
+          "a must have 2 dimensions with transpose_a, got shape " + to_string(c.input(0).shape()));
   auto lead = batch_dims(c.input(0));
   Shape out(lead.begin(), lead.end());
   out.push_back(d.m);
@@ -61,9 +62,13 @@ void InferBatch(InferContext &c) {
 
 GemmProblem problem(const Arguments &c, bool batched) {
   const Dims d = dims(c);
-  GemmProblem p{c.input(0).dtype(), d.m, d.n, d.k,
+  GemmProblem p{c.input(0).dtype(),
+                d.m,
+                d.n,
+                d.k,
                 {c.input(0).raw(), d.ta ? 1 : d.k, d.ta ? d.m : 1},
-                {c.input(1).raw(), d.tb ? 1 : d.n, d.tb ? d.k : 1}, nullptr};
+                {c.input(1).raw(), d.tb ? 1 : d.n, d.tb ? d.k : 1},
+                nullptr};
   const int64_t lead = element_count(batch_dims(c.input(0)));
   if (batched) {
     p.a_count = lead;
@@ -109,14 +114,17 @@ template <bool kBatched> void PackB(InferContext &c, int, void *dst) {
   for (int64_t i = 0; i < p.b_count; ++i) {
     MatrixRef b = p.b;
     b.data = static_cast<const char *>(b.data) + i * p.k * p.n * int64_t(dtype_size(p.dtype));
-    gemm_kernels(p.dtype).pack(b, p.k, p.n, 0, panel_count(p.n), static_cast<float *>(dst) + i * packed_floats(p.k, p.n));
+    gemm_kernels(p.dtype).pack(b, p.k, p.n, 0, panel_count(p.n),
+                               static_cast<float *>(dst) + i * packed_floats(p.k, p.n));
   }
 }
 
 void KernelMatMul(Context &c) { run_gemm(c, problem(c, false)); }
 void KernelBatch(Context &c) {
   auto out = batch_dims(c.output(0)), a = batch_dims(c.input(0)), b = batch_dims(c.input(1));
-  run_gemm(c, problem(c, true), [&](int64_t i) { return operand(i, out, a); }, [&](int64_t i) { return operand(i, out, b); });
+  run_gemm(
+      c, problem(c, true), [&](int64_t i) { return operand(i, out, a); },
+      [&](int64_t i) { return operand(i, out, b); });
 }
 void ReferenceMatMul(Context &c) { reference_gemm(c, problem(c, false)); }
 void ReferenceBatch(Context &c) {

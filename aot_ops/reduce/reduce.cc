@@ -55,7 +55,8 @@ template <class Op, class T> void Into(Op op, const T *x, float *acc, int64_t n)
   const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) hn::StoreU(op(hn::LoadU(d, acc + i), LoadF32(d, x + i)), d, acc + i);
-  if (size_t rest = size_t(n - i)) StoreF32N(op(LoadF32N(d, acc + i, rest), LoadF32N(d, x + i, rest)), d, acc + i, rest);
+  if (size_t rest = size_t(n - i))
+    StoreF32N(op(LoadF32N(d, acc + i, rest), LoadF32N(d, x + i, rest)), d, acc + i, rest);
 }
 
 template <class T> float FoldOf(bool max, const T *x, int64_t n) {
@@ -113,7 +114,8 @@ template <ReduceOp op> void InferReduce(InferContext &c) {
     count *= dim;
     if (keep) out.push_back(1);
   }
-  if (op == kMax && count == 0 && elements != 0) c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape " + to_string(c.input(0).shape()));
+  if (op == kMax && count == 0 && elements != 0)
+    c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape " + to_string(c.input(0).shape()));
   c.output(c.input(0).dtype(), out);
 }
 
@@ -144,12 +146,13 @@ template <ReduceOp op, class T> void reduce_floats(Context &c, const Walks &w) {
     constexpr int64_t kBlock = 256;
     c.parallel_for(w.kept.total, std::max<int64_t>(grain, 16), [&](int64_t begin, int64_t end) {
       float acc[kBlock];
-      w.kept.walk(begin, end, [&](const int64_t (&at)[1], int64_t out, int64_t n) {
+      w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
         for (int64_t b = 0; b < n; b += kBlock) {
           const int64_t m = std::min(kBlock, n - b);
           std::fill_n(acc, m, op == kMax ? -std::numeric_limits<float>::infinity() : 0.0f);
-          w.reduced.walk(0, count, [&](const int64_t (&from)[1], int64_t, int64_t rows) {
-            for (int64_t r = 0; r < rows; ++r) into(dtype, op == kMax, x + at[0] + b + from[0] + r * w.reduced.step[0], acc, m);
+          w.reduced.walk(0, count, [&](const int64_t(&from)[1], int64_t, int64_t rows) {
+            for (int64_t r = 0; r < rows; ++r)
+              into(dtype, op == kMax, x + at[0] + b + from[0] + r * w.reduced.step[0], acc, m);
           });
           for (int64_t i = 0; i < m; ++i) y[out + b + i] = T(acc[i] * scale);
         }
@@ -158,12 +161,12 @@ template <ReduceOp op, class T> void reduce_floats(Context &c, const Walks &w) {
     return;
   }
   c.parallel_for(w.kept.total, grain, [&](int64_t begin, int64_t end) {
-    w.kept.walk(begin, end, [&](const int64_t (&at)[1], int64_t out, int64_t n) {
+    w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
       for (int64_t i = 0; i < n; ++i) {
         const T *from = x + at[0] + i * w.kept.step[0];
         double sum = 0.0;
         float most = -std::numeric_limits<float>::infinity();
-        w.reduced.walk(0, count, [&](const int64_t (&offset)[1], int64_t, int64_t m) {
+        w.reduced.walk(0, count, [&](const int64_t(&offset)[1], int64_t, int64_t m) {
           constexpr int64_t kPart = 16384;  // float32 within a part, double between parts
           for (int64_t b = 0; b < m; b += kPart) {
             const float part = fold(dtype, op == kMax, from + offset[0] + b, std::min(kPart, m - b));
@@ -180,14 +183,15 @@ template <ReduceOp op, class T> void reduce_floats(Context &c, const Walks &w) {
 // The definition: every element of x goes to the output element of its kept dimensions.
 template <ReduceOp op, class T> void reduce_plain(Context &c, const Walks &w) {
   using A = std::conditional_t<std::is_integral_v<T>, T, double>;
-  using U = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t, std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, double>>;
+  using U = std::conditional_t<std::is_same_v<T, int32_t>, uint32_t,
+                               std::conditional_t<std::is_same_v<T, int64_t>, uint64_t, double>>;
   using E = std::conditional_t<std::is_integral_v<T>, T, float>;
   const T *x = c.input(0).data<T>();
-  w.kept.walk(0, w.kept.total, [&](const int64_t (&at)[1], int64_t out, int64_t n) {
+  w.kept.walk(0, w.kept.total, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
       A acc = 0;
       bool first = true;
-      w.reduced.walk(0, w.reduced.total, [&](const int64_t (&offset)[1], int64_t, int64_t m) {
+      w.reduced.walk(0, w.reduced.total, [&](const int64_t(&offset)[1], int64_t, int64_t m) {
         for (int64_t k = 0; k < m; ++k, first = false) {
           const A v = A(E(x[at[0] + i * w.kept.step[0] + offset[0] + k * w.reduced.step[0]]));
           if constexpr (op == kMax) acc = !first && (acc != acc || v <= acc) ? acc : v;
@@ -212,14 +216,18 @@ template <ReduceOp op> void KernelReduce(Context &c) {
 }
 
 template <ReduceOp op> void ReferenceReduce(Context &c) {
-  dispatch<float, float16, bfloat16, int32_t, int64_t>(c, c.input(0).dtype(), [&](auto zero) { reduce_plain<op, decltype(zero)>(c, Walks(c)); });
+  dispatch<float, float16, bfloat16, int32_t, int64_t>(
+      c, c.input(0).dtype(), [&](auto zero) { reduce_plain<op, decltype(zero)>(c, Walks(c)); });
 }
 
 }  // namespace
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(ReduceMean, .inputs = 1, .infer = InferReduce<kMean>, .kernel = KernelReduce<kMean>, .reference = ReferenceReduce<kMean>)
-OPGRAFT_OP(ReduceSum, .inputs = 1, .infer = InferReduce<kSum>, .kernel = KernelReduce<kSum>, .reference = ReferenceReduce<kSum>)
-OPGRAFT_OP(ReduceMax, .inputs = 1, .infer = InferReduce<kMax>, .kernel = KernelReduce<kMax>, .reference = ReferenceReduce<kMax>)
+OPGRAFT_OP(ReduceMean, .inputs = 1, .infer = InferReduce<kMean>, .kernel = KernelReduce<kMean>,
+           .reference = ReferenceReduce<kMean>)
+OPGRAFT_OP(ReduceSum, .inputs = 1, .infer = InferReduce<kSum>, .kernel = KernelReduce<kSum>,
+           .reference = ReferenceReduce<kSum>)
+OPGRAFT_OP(ReduceMax, .inputs = 1, .infer = InferReduce<kMax>, .kernel = KernelReduce<kMax>,
+           .reference = ReferenceReduce<kMax>)
 #endif

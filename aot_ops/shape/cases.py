@@ -5,7 +5,9 @@ these values."""
 import numpy as np
 
 
-def strided_slice(x, begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0):
+def strided_slice(
+    x, begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0
+):
     index = []
     for i, (b, e, s) in enumerate(zip(begin, end, strides)):
         if ellipsis_mask >> i & 1:
@@ -128,22 +130,92 @@ CASES = (
 )  # fmt: skip
 
 REFUSED = [
-    {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(5, 5)], "error": r"Reshape: shape \(5, 5\) must hold the 24 elements of x.shape \(4, 6\), it holds 25"},
+    {
+        "op": "Reshape",
+        "inputs": [("float32", (4, 6)), i64(5, 5)],
+        "error": r"Reshape: shape \(5, 5\) must hold the 24 elements of x.shape \(4, 6\), it holds 25",
+    },
     {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(-1, -1)], "error": "Reshape: shape may hold -1 once"},
-    {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(-1, 5)], "error": r"Reshape: x.shape \(4, 6\) does not divide into shape"},
-    {"op": "Reshape", "inputs": [("float32", (4,)), ("float32", (1,))], "error": "Reshape: shape must be int64 or int32, got float32"},
-    {"op": "ExpandDims", "inputs": [("float32", (4,))], "attrs": {"axis": 2}, "error": r"ExpandDims: axis must be in \[-2, 2\), got 2"},
-    {"op": "Squeeze", "inputs": [("float32", (4, 1))], "attrs": {"axis": [0]}, "error": "Squeeze: dimension 0 must be 1, got 4"},
-    {"op": "Transpose", "inputs": [("float32", (4, 1))], "attrs": {"perm": [0, 0]}, "error": "Transpose: perm must be a permutation of x's 2 dimensions"},
-    {"op": "Tile", "inputs": [("float32", (4, 1)), i64(2)], "error": "Tile: multiples must have at least x's 2 entries, got 1"},
-    {"op": "BroadcastTo", "inputs": [("float32", (4,)), i64(2, 5)], "error": r"BroadcastTo: x.shape \(4,\) does not broadcast to \(2, 5\)"},
-    {"op": "StridedSlice", "inputs": [("float32", (4,)), i64(0), i64(4), i64(0)], "error": "StridedSlice: strides must not be 0"},
-    {"op": "Concat", "inputs": [("float32", (2, 3)), ("float32", (2, 4))], "attrs": {"axis": 0}, "error": r"Concat: x1.shape must equal x0.shape \(2, 3\) but for axis 0, got \(2, 4\)"},
-    {"op": "Concat", "inputs": [("float32", (2,)), ("float16", (2,))], "error": "Concat: x1.dtype must equal x0.dtype float32, got float16"},
-    {"op": "Split", "inputs": [("float32", (5,))], "attrs": {"output_num": 2}, "error": "Split: dimension 0 of size 5 does not divide into 2 parts"},
-    {"op": "Gather", "inputs": [("float32", (5, 2)), ("int32", [1, 7])], "error": r"Gather: indices\[1\] is 7, outside \[0, 5\)"},
-    {"op": "Gather", "inputs": [("float32", (5, 2)), ("int64", [-1])], "error": r"Gather: indices\[0\] is -1, outside \[0, 5\)"},
-    {"op": "Gather", "inputs": [("float32", (5, 2)), ("float32", (2,))], "error": "Gather: indices.dtype must be one of int32, int64, got float32"},
-    {"op": "TupleGetItem", "inputs": [i64(1, 2)], "attrs": {"index": 2}, "error": r"TupleGetItem: index must be in \[-2, 2\), got 2"},
+    {
+        "op": "Reshape",
+        "inputs": [("float32", (4, 6)), i64(-1, 5)],
+        "error": r"Reshape: x.shape \(4, 6\) does not divide into shape",
+    },
+    {
+        "op": "Reshape",
+        "inputs": [("float32", (4,)), ("float32", (1,))],
+        "error": "Reshape: shape must be int64 or int32, got float32",
+    },
+    {
+        "op": "ExpandDims",
+        "inputs": [("float32", (4,))],
+        "attrs": {"axis": 2},
+        "error": r"ExpandDims: axis must be in \[-2, 2\), got 2",
+    },
+    {
+        "op": "Squeeze",
+        "inputs": [("float32", (4, 1))],
+        "attrs": {"axis": [0]},
+        "error": "Squeeze: dimension 0 must be 1, got 4",
+    },
+    {
+        "op": "Transpose",
+        "inputs": [("float32", (4, 1))],
+        "attrs": {"perm": [0, 0]},
+        "error": "Transpose: perm must be a permutation of x's 2 dimensions",
+    },
+    {
+        "op": "Tile",
+        "inputs": [("float32", (4, 1)), i64(2)],
+        "error": "Tile: multiples must have at least x's 2 entries, got 1",
+    },
+    {
+        "op": "BroadcastTo",
+        "inputs": [("float32", (4,)), i64(2, 5)],
+        "error": r"BroadcastTo: x.shape \(4,\) does not broadcast to \(2, 5\)",
+    },
+    {
+        "op": "StridedSlice",
+        "inputs": [("float32", (4,)), i64(0), i64(4), i64(0)],
+        "error": "StridedSlice: strides must not be 0",
+    },
+    {
+        "op": "Concat",
+        "inputs": [("float32", (2, 3)), ("float32", (2, 4))],
+        "attrs": {"axis": 0},
+        "error": r"Concat: x1.shape must equal x0.shape \(2, 3\) but for axis 0, got \(2, 4\)",
+    },
+    {
+        "op": "Concat",
+        "inputs": [("float32", (2,)), ("float16", (2,))],
+        "error": "Concat: x1.dtype must equal x0.dtype float32, got float16",
+    },
+    {
+        "op": "Split",
+        "inputs": [("float32", (5,))],
+        "attrs": {"output_num": 2},
+        "error": "Split: dimension 0 of size 5 does not divide into 2 parts",
+    },
+    {
+        "op": "Gather",
+        "inputs": [("float32", (5, 2)), ("int32", [1, 7])],
+        "error": r"Gather: indices\[1\] is 7, outside \[0, 5\)",
+    },
+    {
+        "op": "Gather",
+        "inputs": [("float32", (5, 2)), ("int64", [-1])],
+        "error": r"Gather: indices\[0\] is -1, outside \[0, 5\)",
+    },
+    {
+        "op": "Gather",
+        "inputs": [("float32", (5, 2)), ("float32", (2,))],
+        "error": "Gather: indices.dtype must be one of int32, int64, got float32",
+    },
+    {
+        "op": "TupleGetItem",
+        "inputs": [i64(1, 2)],
+        "attrs": {"index": 2},
+        "error": r"TupleGetItem: index must be in \[-2, 2\), got 2",
+    },
     {"op": "ScalarFloorDiv", "inputs": [("int64", 1), ("int64", 0)], "error": "ScalarFloorDiv: y must not be 0"},
 ]

@@ -15,14 +15,17 @@ inline void check_any_dtype(const Arguments &a, int i, const char *name) {
 // n elements from x, `step` apart, to consecutive places.
 template <class U> void copy_row(const U *x, int64_t step, U *y, int64_t n) {
   if (step == 1) std::memcpy(y, x, size_t(n) * sizeof(U));
-  else if (step == 0) for (int64_t i = 0; i < n; ++i) y[i] = *x;
-  else for (int64_t i = 0; i < n; ++i) y[i] = x[i * step];
+  else if (step == 0)
+    for (int64_t i = 0; i < n; ++i) y[i] = *x;
+  else
+    for (int64_t i = 0; i < n; ++i) y[i] = x[i * step];
 }
 
 // The output takes its elements from `x`, which points at the walk's origin in the input.
 template <class U> void copy_elements(Context &c, const Strided<1> &walk, const U *x, U *y) {
   c.parallel_for(walk.total, 16384, [&](int64_t begin, int64_t end) {
-    walk.walk(begin, end, [&](const int64_t (&at)[1], int64_t out, int64_t n) { copy_row(x + at[0], walk.step[0], y + out, n); });
+    walk.walk(begin, end,
+              [&](const int64_t(&at)[1], int64_t out, int64_t n) { copy_row(x + at[0], walk.step[0], y + out, n); });
   });
 }
 

@@ -27,12 +27,14 @@ void InferTranspose(InferContext &c) {
 }
 
 // y[j][i] = x[i][j] for one matrix of an output of `rows` by `columns`, in tiles that stay in cache.
-template <class U> void transpose_matrix(const U *x, U *y, int64_t begin, int64_t end, int64_t columns, int64_t row_step, int64_t column_step) {
+template <class U> void transpose_matrix(const U *x, U *y, int64_t begin, int64_t end, int64_t columns,
+                                         int64_t row_step, int64_t column_step) {
   constexpr int64_t kTile = 16;
   for (int64_t j0 = begin; j0 < end; j0 += kTile)
     for (int64_t i0 = 0; i0 < columns; i0 += kTile)
       for (int64_t j = j0; j < std::min(j0 + kTile, end); ++j)
-        for (int64_t i = i0; i < std::min(i0 + kTile, columns); ++i) y[j * columns + i] = x[j * row_step + i * column_step];
+        for (int64_t i = i0; i < std::min(i0 + kTile, columns); ++i)
+          y[j * columns + i] = x[j * row_step + i * column_step];
 }
 
 template <class U> void transpose_tiled(Context &c, const Strided<1> &walk) {
@@ -90,12 +92,14 @@ bool target_values(InferContext &c, const char *name, Shape &values) {
   check_any_dtype(c, 0, "x");
   if (!c.values(1, name, values)) {
     const int64_t rank = c.input(1).rank() == 1 ? c.input(1).dim(0) : 1;
-    c.check(rank >= 0, std::string("the length of ") + name + " is not known, so the output has no known rank", OPGRAFT_UNSUPPORTED);
+    c.check(rank >= 0, std::string("the length of ") + name + " is not known, so the output has no known rank",
+            OPGRAFT_UNSUPPORTED);
     c.output(c.input(0).dtype(), Shape(size_t(rank), -1));
     return false;
   }
-  c.check(int(values.size()) >= c.input(0).rank(), std::string(name) + " must have at least x's " + std::to_string(c.input(0).rank()) +
-                                                       " entries, got " + std::to_string(values.size()));
+  c.check(int(values.size()) >= c.input(0).rank(), std::string(name) + " must have at least x's " +
+                                                       std::to_string(c.input(0).rank()) + " entries, got " +
+                                                       std::to_string(values.size()));
   return true;
 }
 
@@ -167,4 +171,5 @@ void ReferenceBroadcastTo(Context &c) {
 using namespace opgraft;
 OPGRAFT_OP(Transpose, .inputs = 1, .infer = InferTranspose, .kernel = KernelTranspose, .reference = ReferenceTranspose)
 OPGRAFT_OP(Tile, .inputs = 2, .infer = InferTile, .kernel = KernelTile, .reference = ReferenceTile)
-OPGRAFT_OP(BroadcastTo, .inputs = 2, .infer = InferBroadcastTo, .kernel = KernelBroadcastTo, .reference = ReferenceBroadcastTo)
+OPGRAFT_OP(BroadcastTo, .inputs = 2, .infer = InferBroadcastTo, .kernel = KernelBroadcastTo,
+           .reference = ReferenceBroadcastTo)

@@ -17,8 +17,11 @@ struct Part {
 struct Masks {
   int64_t begin, end, ellipsis, new_axis, shrink;
   explicit Masks(const Arguments &a)
-      : begin(a.attr_int("begin_mask", 0)), end(a.attr_int("end_mask", 0)), ellipsis(a.attr_int("ellipsis_mask", 0)),
-        new_axis(a.attr_int("new_axis_mask", 0)), shrink(a.attr_int("shrink_axis_mask", 0)) {}
+      : begin(a.attr_int("begin_mask", 0)),
+        end(a.attr_int("end_mask", 0)),
+        ellipsis(a.attr_int("ellipsis_mask", 0)),
+        new_axis(a.attr_int("new_axis_mask", 0)),
+        shrink(a.attr_int("shrink_axis_mask", 0)) {}
   static bool bit(int64_t mask, size_t i) { return mask >> i & 1; }
 };
 
@@ -26,7 +29,7 @@ struct Masks {
 int64_t extent_of(int64_t dim, int64_t &begin, bool open_begin, int64_t end, bool open_end, int64_t stride) {
   const bool forward = stride > 0;
   if (dim < 0) {
-    if (stride == 1 && (open_begin || begin == 0) && (open_end || (dim < -1 && end == dim))) return dim;
+    if (stride == 1 && (open_begin || begin == 0) && (open_end || (is_symbol(dim) && end == dim))) return dim;
     return -1;
   }
   auto clamp = [&](int64_t v) {
@@ -39,14 +42,16 @@ int64_t extent_of(int64_t dim, int64_t &begin, bool open_begin, int64_t end, boo
   return std::max<int64_t>(n, 0);
 }
 
-// `symbolic`: entries below -1 of begin and end may be ids of symbols, which look like negative
-// positions. What they cut from a dimension is then unknown, unless it is the dimension itself.
-std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &end, const Shape &strides, bool symbolic) {
+// `symbolic`: entries of begin and end may be ids of symbols. What they cut from a dimension is then
+// unknown, unless it is the dimension itself.
+std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &end, const Shape &strides,
+                          bool symbolic) {
   const Masks m(a);
   const TensorView x = a.input(0);
   const size_t n = begin.size();
-  a.check(end.size() == n && strides.size() == n, "begin, end and strides must have one length, got " + std::to_string(n) + ", " +
-                                                      std::to_string(end.size()) + " and " + std::to_string(strides.size()));
+  a.check(end.size() == n && strides.size() == n, "begin, end and strides must have one length, got " +
+                                                      std::to_string(n) + ", " + std::to_string(end.size()) + " and " +
+                                                      std::to_string(strides.size()));
   int named = 0, ellipses = 0;  // dimensions of x that entries name
   for (size_t i = 0; i < n; ++i) {
     if (Masks::bit(m.ellipsis, i)) ++ellipses;
@@ -67,14 +72,16 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
       parts.push_back({});
     } else if (Masks::bit(m.shrink, i)) {
       const int64_t dim = x.dim(d), at = begin[i];
-      if (dim >= 0 && !(symbolic && at < -1))
-        a.check(at >= -dim && at < dim, "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) + " of size " + std::to_string(dim));
+      if (dim >= 0 && !(symbolic && is_symbol(at)))
+        a.check(at >= -dim && at < dim, "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) +
+                                            " of size " + std::to_string(dim));
       parts.push_back({d++, false, at < 0 && dim >= 0 ? at + dim : at, 1, 1});
     } else {
       a.check(strides[i] != 0, "strides must not be 0");
       Part p{d, true, begin[i], strides[i], 0};
       const bool open_begin = Masks::bit(m.begin, i), open_end = Masks::bit(m.end, i);
-      const bool doubtful = symbolic && x.dim(d) >= 0 && ((!open_begin && begin[i] < -1) || (!open_end && end[i] < -1));
+      const bool doubtful =
+          symbolic && x.dim(d) >= 0 && ((!open_begin && is_symbol(begin[i])) || (!open_end && is_symbol(end[i])));
       p.extent = doubtful ? -1 : extent_of(x.dim(d), p.begin, open_begin, end[i], open_end, strides[i]);
       ++d;
       parts.push_back(p);
@@ -105,7 +112,8 @@ void InferStridedSlice(InferContext &c) {
     Shape out;
     int d = 0;
     for (size_t i = 0; i < size_t(n); ++i) {
-      if (Masks::bit(m.ellipsis, i)) for (int k = c.input(0).rank() - named; k > 0; --k) out.push_back(c.input(0).dim(d++));
+      if (Masks::bit(m.ellipsis, i))
+        for (int k = c.input(0).rank() - named; k > 0; --k) out.push_back(c.input(0).dim(d++));
       else if (Masks::bit(m.new_axis, i)) out.push_back(1);
       else if (++d; !Masks::bit(m.shrink, i)) out.push_back(-1);
     }
@@ -158,4 +166,5 @@ void ReferenceStridedSlice(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(StridedSlice, .inputs = 4, .infer = InferStridedSlice, .kernel = KernelStridedSlice, .reference = ReferenceStridedSlice)
+OPGRAFT_OP(StridedSlice, .inputs = 4, .infer = InferStridedSlice, .kernel = KernelStridedSlice,
+           .reference = ReferenceStridedSlice)

@@ -25,7 +25,8 @@ int64_t item(const Arguments &a) {
   a.check(t.rank() == 1, "x must have 1 dimension, got shape " + to_string(t.shape()));
   const int64_t index = a.attr_int("index", 0), n = t.dim(0);
   if (n < 0) return index;
-  a.check(index >= -n && index < n, "index must be in [" + std::to_string(-n) + ", " + std::to_string(n) + "), got " + std::to_string(index));
+  a.check(index >= -n && index < n,
+          "index must be in [" + std::to_string(-n) + ", " + std::to_string(n) + "), got " + std::to_string(index));
   return index < 0 ? index + n : index;
 }
 
@@ -45,7 +46,8 @@ void InferMakeTuple(InferContext &c) {
     const std::string name = "x" + std::to_string(i);
     c.check_dtype(i, name.c_str(), {OPGRAFT_INT64});
     auto s = c.input(i).shape();
-    c.check(s.empty() || element_count(s) == 1 || element_count(s) < 0, name + " must be one number, got shape " + to_string(s));
+    c.check(s.empty() || element_count(s) == 1 || element_count(s) < 0,
+            name + " must be one number, got shape " + to_string(s));
     if (c.input(i).known()) values.push_back(numbers(c.input(i))[0]);
   }
   c.output(OPGRAFT_INT64, {&n, 1});
@@ -92,7 +94,8 @@ template <char op> void KernelScalar(Context &c) {
 }  // namespace opgraft
 
 // Not `using namespace opgraft`: the operator Shape shares its name with the type opgraft::Shape.
-OPGRAFT_OP(Shape, .inputs = 1, .infer = ::opgraft::InferShape, .kernel = ::opgraft::KernelShape, .reference = ::opgraft::KernelShape)
+OPGRAFT_OP(Shape, .inputs = 1, .infer = ::opgraft::InferShape, .kernel = ::opgraft::KernelShape,
+           .reference = ::opgraft::KernelShape)
 OPGRAFT_OP(TupleGetItem, .inputs = 1, .infer = ::opgraft::InferTupleGetItem, .kernel = ::opgraft::KernelTupleGetItem,
            .reference = ::opgraft::KernelTupleGetItem)
 OPGRAFT_OP(MakeTuple, .inputs = -1, .infer = ::opgraft::InferMakeTuple, .kernel = ::opgraft::KernelMakeTuple,

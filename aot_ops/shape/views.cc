@@ -24,7 +24,8 @@ int64_t rest_of(InferContext &c, Shape from, const Shape &target) {
   for (int64_t d : from) product = c.dim_op('*', product, d);
   c.check(divisor != 0, "shape " + to_string(target) + " has both 0 and -1: the rest cannot be told");
   if (product >= 0 && divisor >= 0)
-    c.check(product % divisor == 0, "x.shape " + to_string(c.input(0).shape()) + " does not divide into shape " + to_string(target));
+    c.check(product % divisor == 0,
+            "x.shape " + to_string(c.input(0).shape()) + " does not divide into shape " + to_string(target));
   return c.dim_op('/', product, divisor);
 }
 

@@ -117,9 +117,10 @@ void Kernel(Context &c) {
   const Extents e(c);
   if (e.n == 0) return;
   auto rows = SoftmaxRows_simd();
-  c.parallel_for(e.outer * e.inner, std::max<int64_t>(e.inner == 1 ? 1 : 16, 2048 / e.n), [&](int64_t begin, int64_t end) {
-    rows(c.input(0).dtype(), c.input(0).raw(), c.output(0).raw(), e.n, e.inner, begin, end);
-  });
+  c.parallel_for(e.outer * e.inner, std::max<int64_t>(e.inner == 1 ? 1 : 16, 2048 / e.n),
+                 [&](int64_t begin, int64_t end) {
+                   rows(c.input(0).dtype(), c.input(0).raw(), c.output(0).raw(), e.n, e.inner, begin, end);
+                 });
 }
 
 void Reference(Context &c) {

@@ -25,7 +25,8 @@ int main() {
   passes::Report report = passes::substitute(*graph, ops, passes::rules_of(ops), &proof);
   std::printf("after\n%s\n", graph->dump().c_str());
   for (auto &s : report.swapped)
-    std::printf("%s: max difference %.2g, %.3f ms before, %.3f ms after\n", s.op.c_str(), s.max_abs, s.ms_before, s.ms_after);
+    std::printf("%s: max difference %.2g, %.3f ms before, %.3f ms after\n", s.op.c_str(), s.max_abs, s.ms_before,
+                s.ms_after);
 
   Session session(std::make_shared<Model>(graph));
   Tensor y = session.run({a, b})[0];

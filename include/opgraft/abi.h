@@ -29,6 +29,8 @@ extern "C" {
 #define OPGRAFT_NOTE_TYPE 1
 
 #define OPGRAFT_MAX_RANK 8
+/* Ids of symbolic dimensions are this and below. */
+#define OPGRAFT_FIRST_SYMBOL (-((int64_t)1 << 40))
 /* Most elements of an int64 output that an infer function may state the values of. */
 #define OPGRAFT_MAX_VALUES 64
 
@@ -58,15 +60,16 @@ typedef enum opgraft_status {
   OPGRAFT_INVALID_TYPE = 2,  /* a dtype is not one the op takes */
   OPGRAFT_UNSUPPORTED = 3,   /* right arguments that this implementation does not serve */
   OPGRAFT_OUT_OF_MEMORY = 4,
-  OPGRAFT_INTERNAL = 5,      /* the op failed; outputs may be half written */
+  OPGRAFT_INTERNAL = 5, /* the op failed; outputs may be half written */
   /* Added to a kernel's status: no output byte was written, another implementation may take over. */
   OPGRAFT_NOTHING_WRITTEN = 0x100
 } opgraft_status;
 
 /* One tensor, row-major and contiguous; 32 bytes. Data is aligned to its element, no more is
  * promised. In infer, `data` is null unless the value is known (a constant), and a negative
- * dimension is a symbol: -1 is unknown (equal to nothing, not even to itself), any smaller number
- * is an id: equal ids are equal dimensions. A known int64 value may hold such ids as well. */
+ * dimension is a symbol: -1 is unknown (equal to nothing, not even to itself), OPGRAFT_FIRST_SYMBOL and
+ * below are ids: equal ids are equal dimensions. A known int64 value may hold such ids as well; they
+ * are far from any position or size that a model names. */
 typedef struct opgraft_tensor {
   void *data;
   const int64_t *shape;
@@ -118,8 +121,7 @@ typedef struct opgraft_host {
   /* Runs body over [0, n) in chunks of at least `grain`, on any thread of the pool, and returns
    * when all are done. `worker` is in [0, threads). Must not be called from within a body. */
   void (*parallel_for)(void *context, int64_t n, int64_t grain,
-                       void (*body)(void *arg, int64_t begin, int64_t end, int32_t worker),
-                       void *arg);
+                       void (*body)(void *arg, int64_t begin, int64_t end, int32_t worker), void *arg);
   int32_t (*threads)(void *context);
   void (*log)(void *context, int32_t level, const char *message);
 } opgraft_host;
@@ -148,10 +150,10 @@ typedef struct opgraft_call {
   const opgraft_tensor *inputs;
   const opgraft_tensor *outputs;
   const opgraft_attr *attrs;
-  void *state;              /* from init, else null */
-  void *workspace;          /* 64-byte aligned, workspace_bytes long, contents undefined */
+  void *state;     /* from init, else null */
+  void *workspace; /* 64-byte aligned, workspace_bytes long, contents undefined */
   uint64_t workspace_bytes;
-  const opgraft_host *host; /* null: run on the calling thread */
+  const opgraft_host *host;  /* null: run on the calling thread */
   const void *const *packed; /* per input what prepare made of it, or null; may be null itself */
 } opgraft_call;
 

@@ -102,11 +102,22 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
     });
   }
   static constexpr opgraft_op descriptor() {
-    return {sizeof(opgraft_op), OPGRAFT_ABI_VERSION, kInfo.name, kInfo.version, opgraft_manifest_begin,
-            opgraft_manifest_end, infer, kernel, last_error,
-            kSpec.reference ? reference : nullptr, kSpec.score ? score : nullptr,
-            kSpec.workspace ? workspace : nullptr, kSpec.init ? init : nullptr,
-            kSpec.release ? release : nullptr, kSpec.packed_bytes ? prepare : nullptr, kSpec.backward};
+    return {sizeof(opgraft_op),
+            OPGRAFT_ABI_VERSION,
+            kInfo.name,
+            kInfo.version,
+            opgraft_manifest_begin,
+            opgraft_manifest_end,
+            infer,
+            kernel,
+            last_error,
+            kSpec.reference ? reference : nullptr,
+            kSpec.score ? score : nullptr,
+            kSpec.workspace ? workspace : nullptr,
+            kSpec.init ? init : nullptr,
+            kSpec.release ? release : nullptr,
+            kSpec.packed_bytes ? prepare : nullptr,
+            kSpec.backward};
   }
 
   // --- MindSpore's faces: the same infer and kernel, fed from MindSpore's arguments ---
@@ -128,7 +139,9 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
         opgraft_attr out{a.name, nullptr, nullptr, 1, a.kind, 0};
         using namespace mindspore;
         auto keep_ints = [&](std::vector<int64_t> v) { return (ints.push_back(std::move(v)), ints.back().data()); };
-        auto keep_floats = [&](std::vector<double> v) { return (floats.push_back(std::move(v)), floats.back().data()); };
+        auto keep_floats = [&](std::vector<double> v) {
+          return (floats.push_back(std::move(v)), floats.back().data());
+        };
         auto flat = [&](const auto &rows) {
           std::vector<int64_t> lengths;
           for (auto &r : rows) lengths.push_back(int64_t(r.size()));
@@ -183,7 +196,8 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
   // MindSpore gives infer no input count; a variadic op reads it from the attribute n_inputs.
   static int input_count(const Attributes &attrs) {
     if (kSpec.inputs >= 0) return kSpec.inputs;
-    return int(Arguments(kInfo.name, 0, nullptr, int32_t(attrs.list.size()), attrs.list.data()).attr_int("n_inputs", 0));
+    return int(
+        Arguments(kInfo.name, 0, nullptr, int32_t(attrs.list.size()), attrs.list.data()).attr_int("n_inputs", 0));
   }
   struct Inferred {
     int64_t dims[16][OPGRAFT_MAX_RANK];
@@ -191,8 +205,15 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
   };
   static opgraft_infer_args infer_args(const std::vector<opgraft_tensor> &in, const Attributes &attrs, Inferred &room) {
     for (int i = 0; i < 16; ++i) room.outputs[i] = {room.dims[i], nullptr, 0, 0, -1};
-    return {sizeof(opgraft_infer_args), int32_t(in.size()), int32_t(attrs.list.size()), 16, in.data(),
-            attrs.list.data(), room.outputs, nullptr, nullptr};
+    return {sizeof(opgraft_infer_args),
+            int32_t(in.size()),
+            int32_t(attrs.list.size()),
+            16,
+            in.data(),
+            attrs.list.data(),
+            room.outputs,
+            nullptr,
+            nullptr};
   }
 
   static int launch(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream,
@@ -201,8 +222,9 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
       Attributes attrs(extra);
       int n_in = kSpec.inputs >= 0 ? kSpec.inputs : nparam - kSpec.outputs;
       if (n_in < 0 || nparam < n_in + kSpec.outputs)
-        throw Error(OPGRAFT_INVALID_VALUE, std::string(kInfo.name) + ": takes " + std::to_string(kSpec.inputs) + " inputs and " +
-                                               std::to_string(kSpec.outputs) + " outputs, got " + std::to_string(nparam) + " tensors");
+        throw Error(OPGRAFT_INVALID_VALUE, std::string(kInfo.name) + ": takes " + std::to_string(kSpec.inputs) +
+                                               " inputs and " + std::to_string(kSpec.outputs) + " outputs, got " +
+                                               std::to_string(nparam) + " tensors");
       std::vector<opgraft_tensor> t;
       for (int i = 0; i < n_in + kSpec.outputs; ++i)
         t.push_back(tensor(params[i], ndims[i], shapes[i], dtype_from_name(dtypes[i])));
@@ -213,15 +235,26 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
       kSpec.infer(check);  // MindSpore's Python inference may have promised other shapes
       for (int i = 0; i < kSpec.outputs; ++i) {
         const opgraft_tensor &o = t[size_t(n_in + i)];
-        if (o.dtype != room.outputs[i].dtype || element_count({room.dims[i], size_t(room.outputs[i].ndim)}) != o.elements)
-          check.fail(OPGRAFT_INVALID_VALUE, "output " + std::to_string(i) + " must be " + dtype_name(room.outputs[i].dtype) +
-                                                to_string(std::span<const int64_t>(room.dims[i], size_t(room.outputs[i].ndim))) + ", got " +
-                                                dtype_name(o.dtype) + to_string(std::span<const int64_t>(o.shape, size_t(o.ndim))));
+        if (o.dtype != room.outputs[i].dtype ||
+            element_count({room.dims[i], size_t(room.outputs[i].ndim)}) != o.elements)
+          check.fail(OPGRAFT_INVALID_VALUE,
+                     "output " + std::to_string(i) + " must be " + dtype_name(room.outputs[i].dtype) +
+                         to_string(std::span<const int64_t>(room.dims[i], size_t(room.outputs[i].ndim))) + ", got " +
+                         dtype_name(o.dtype) + to_string(std::span<const int64_t>(o.shape, size_t(o.ndim))));
       }
       auto *host = static_cast<const opgraft_host *>(stream);
-      opgraft_call call{sizeof(opgraft_call), n_in, kSpec.outputs, int32_t(attrs.list.size()), t.data(),
-                        t.data() + n_in, attrs.list.data(), nullptr, nullptr, 0,
-                        host && host->magic == OPGRAFT_HOST_MAGIC ? host : nullptr, nullptr};
+      opgraft_call call{sizeof(opgraft_call),
+                        n_in,
+                        kSpec.outputs,
+                        int32_t(attrs.list.size()),
+                        t.data(),
+                        t.data() + n_in,
+                        attrs.list.data(),
+                        nullptr,
+                        nullptr,
+                        0,
+                        host && host->magic == OPGRAFT_HOST_MAGIC ? host : nullptr,
+                        nullptr};
       struct Scratch {
         void *workspace = nullptr, *state = nullptr;
         ~Scratch() {
@@ -308,28 +341,25 @@ template <> struct Results<1> {
 
 #define OPGRAFT_PUBLIC extern "C" __attribute__((visibility("default")))
 
-#define OPGRAFT_OP(Name, ...)                                                                              \
-  namespace opgraft_export_##Name {                                                                        \
-  static constexpr ::opgraft::OpSpec kSpec = {__VA_ARGS__};                                                \
-  static constexpr ::opgraft::detail::OpInfo kInfo = OPGRAFT_INFO_##Name;                                  \
-  using Faces = ::opgraft::detail::Faces<kSpec, kInfo>;                                                    \
-  using Results = ::opgraft::detail::Results<kSpec.outputs>;                                               \
-  }                                                                                                        \
-  OPGRAFT_PUBLIC const opgraft_op opgraft_op_##Name;                                                       \
-  constinit const opgraft_op opgraft_op_##Name = opgraft_export_##Name::Faces::descriptor();                         \
-  OPGRAFT_PUBLIC int Name(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes,    \
-                          void *stream, void *extra) {                                                     \
-    return opgraft_export_##Name::Faces::launch(nparam, params, ndims, shapes, dtypes, stream, extra);     \
-  }                                                                                                        \
-  OPGRAFT_PUBLIC int Name##Init(int *ndims, int64_t **shapes, const char **dtypes, void *extra) {          \
-    return opgraft_export_##Name::Faces::ms_init(ndims, shapes, dtypes, extra);                            \
-  }                                                                                                        \
-  OPGRAFT_PUBLIC opgraft_export_##Name::Results::Shapes Name##InferShape(int *ndims, int64_t **shapes,     \
-                                                                         void *extra) {                    \
-    return opgraft_export_##Name::Results::shapes(                                                         \
-        opgraft_export_##Name::Faces::shapes(ndims, shapes, extra));                                       \
-  }                                                                                                        \
-  OPGRAFT_PUBLIC opgraft_export_##Name::Results::Types Name##InferType(std::vector<int32_t> types,         \
-                                                                       void *extra) {                      \
-    return opgraft_export_##Name::Results::types(opgraft_export_##Name::Faces::types(types, extra));       \
+#define OPGRAFT_OP(Name, ...)                                                                                         \
+  namespace opgraft_export_##Name {                                                                                   \
+    static constexpr ::opgraft::OpSpec kSpec = {__VA_ARGS__};                                                         \
+    static constexpr ::opgraft::detail::OpInfo kInfo = OPGRAFT_INFO_##Name;                                           \
+    using Faces = ::opgraft::detail::Faces<kSpec, kInfo>;                                                             \
+    using Results = ::opgraft::detail::Results<kSpec.outputs>;                                                        \
+  }                                                                                                                   \
+  OPGRAFT_PUBLIC const opgraft_op opgraft_op_##Name;                                                                  \
+  constinit const opgraft_op opgraft_op_##Name = opgraft_export_##Name::Faces::descriptor();                          \
+  OPGRAFT_PUBLIC int Name(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream, \
+                          void *extra) {                                                                              \
+    return opgraft_export_##Name::Faces::launch(nparam, params, ndims, shapes, dtypes, stream, extra);                \
+  }                                                                                                                   \
+  OPGRAFT_PUBLIC int Name##Init(int *ndims, int64_t **shapes, const char **dtypes, void *extra) {                     \
+    return opgraft_export_##Name::Faces::ms_init(ndims, shapes, dtypes, extra);                                       \
+  }                                                                                                                   \
+  OPGRAFT_PUBLIC opgraft_export_##Name::Results::Shapes Name##InferShape(int *ndims, int64_t **shapes, void *extra) { \
+    return opgraft_export_##Name::Results::shapes(opgraft_export_##Name::Faces::shapes(ndims, shapes, extra));        \
+  }                                                                                                                   \
+  OPGRAFT_PUBLIC opgraft_export_##Name::Results::Types Name##InferType(std::vector<int32_t> types, void *extra) {     \
+    return opgraft_export_##Name::Results::types(opgraft_export_##Name::Faces::types(types, extra));                  \
   }

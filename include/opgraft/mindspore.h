@@ -33,9 +33,9 @@ class Name {
  public:
   explicit Name(const char *name) {
     size_t n = std::strlen(name);
-    words_[0] = n;                                         // old: length
-    words_[1] = reinterpret_cast<uint64_t>(&words_[3]);    // both: characters; old: capacity
-    words_[2] = n;                                         // new: length; old: reference count
+    words_[0] = n;                                       // old: length
+    words_[1] = reinterpret_cast<uint64_t>(&words_[3]);  // both: characters; old: capacity
+    words_[2] = n;                                       // new: length; old: reference count
     words_[3] = words_[4] = 0;
     std::memcpy(&words_[3], name, n < 16 ? n : 15);
   }
@@ -53,9 +53,7 @@ template <class R> R get(AotExtra *extra, Slot slot, const char *name) {
   return reinterpret_cast<R (*)(AotExtra *, void *)>(extra->vtable[slot])(extra, n.get());
 }
 
-inline bool has_attr(AotExtra *extra, const char *name) {
-  return extra && get<bool>(extra, kHasAttr, name);
-}
+inline bool has_attr(AotExtra *extra, const char *name) { return extra && get<bool>(extra, kHasAttr, name); }
 
 // The string result under either ABI: the old one writes one word, the new one four.
 inline std::string get_string(AotExtra *extra, const char *name) {

@@ -50,10 +50,20 @@ inline int32_t dtype_from_name(std::string_view name) {
 // Bytes of one element; 0 for an unknown dtype.
 inline size_t dtype_size(int32_t dtype) {
   switch (dtype) {
-    case OPGRAFT_BOOL: case OPGRAFT_INT8: case OPGRAFT_UINT8: return 1;
-    case OPGRAFT_INT16: case OPGRAFT_UINT16: case OPGRAFT_FLOAT16: case OPGRAFT_BFLOAT16: return 2;
-    case OPGRAFT_INT32: case OPGRAFT_UINT32: case OPGRAFT_FLOAT32: return 4;
-    case OPGRAFT_INT64: case OPGRAFT_UINT64: case OPGRAFT_FLOAT64: case OPGRAFT_COMPLEX64: return 8;
+    case OPGRAFT_BOOL:
+    case OPGRAFT_INT8:
+    case OPGRAFT_UINT8: return 1;
+    case OPGRAFT_INT16:
+    case OPGRAFT_UINT16:
+    case OPGRAFT_FLOAT16:
+    case OPGRAFT_BFLOAT16: return 2;
+    case OPGRAFT_INT32:
+    case OPGRAFT_UINT32:
+    case OPGRAFT_FLOAT32: return 4;
+    case OPGRAFT_INT64:
+    case OPGRAFT_UINT64:
+    case OPGRAFT_FLOAT64:
+    case OPGRAFT_COMPLEX64: return 8;
     default: return 0;
   }
 }
@@ -78,11 +88,16 @@ struct Error : std::runtime_error {
 
 using Shape = std::vector<int64_t>;
 
+// Whether a dimension or a known value is the id of a symbol.
+inline bool is_symbol(int64_t dim) { return dim <= OPGRAFT_FIRST_SYMBOL; }
+
 inline std::string to_string(std::span<const int64_t> dims) {
   std::string s = "(";
   for (size_t i = 0; i < dims.size(); ++i) {
     if (i) s += ", ";
-    s += dims[i] == -1 ? "?" : dims[i] < 0 ? "s" + std::to_string(-dims[i] - 2) : std::to_string(dims[i]);
+    s += is_symbol(dims[i]) ? "s" + std::to_string(OPGRAFT_FIRST_SYMBOL - dims[i])
+         : dims[i] == -1    ? "?"
+                            : std::to_string(dims[i]);
   }
   return s + (dims.size() == 1 ? ",)" : ")");
 }
@@ -116,16 +131,15 @@ class TensorView {
 // Inputs and attributes by position and name, with the checks that name op and argument.
 class Arguments {
  public:
-  Arguments(const char *op, int32_t n_inputs, const opgraft_tensor *inputs, int32_t n_attrs,
-            const opgraft_attr *attrs)
+  Arguments(const char *op, int32_t n_inputs, const opgraft_tensor *inputs, int32_t n_attrs, const opgraft_attr *attrs)
       : op_(op), inputs_(inputs), attrs_(attrs), n_inputs_(n_inputs), n_attrs_(n_attrs) {}
 
   const char *op() const { return op_; }
   int inputs() const { return n_inputs_; }
   TensorView input(int i) const {
     if (i < 0 || i >= n_inputs_)
-      fail(OPGRAFT_INVALID_VALUE, "takes at least " + std::to_string(i + 1) + " inputs, got " +
-                                      std::to_string(n_inputs_));
+      fail(OPGRAFT_INVALID_VALUE,
+           "takes at least " + std::to_string(i + 1) + " inputs, got " + std::to_string(n_inputs_));
     return TensorView(inputs_[i]);
   }
 
@@ -174,8 +188,7 @@ class Arguments {
     }
     TensorView t = input(i);
     if (t.dtype() != OPGRAFT_INT64 && t.dtype() != OPGRAFT_INT32)
-      fail(OPGRAFT_INVALID_TYPE,
-           std::string(name) + " must be int64 or int32, got " + dtype_name(t.dtype()));
+      fail(OPGRAFT_INVALID_TYPE, std::string(name) + " must be int64 or int32, got " + dtype_name(t.dtype()));
     if (t.rank() > 1)
       fail(OPGRAFT_INVALID_VALUE,
            std::string(name) + " must have at most 1 dimension, got shape " + to_string(t.shape()));
@@ -194,8 +207,7 @@ class Arguments {
   void check_inputs(int least, int most) const {
     if (n_inputs_ < least || n_inputs_ > most)
       fail(OPGRAFT_INVALID_VALUE,
-           "takes " + (least == most ? std::to_string(least)
-                                     : std::to_string(least) + " to " + std::to_string(most)) +
+           "takes " + (least == most ? std::to_string(least) : std::to_string(least) + " to " + std::to_string(most)) +
                " inputs, got " + std::to_string(n_inputs_));
   }
   void check_dtype(int i, const char *argument, std::initializer_list<int32_t> allowed) const {
@@ -209,8 +221,8 @@ class Arguments {
   }
   void check_same_dtype(int i, const char *a, int j, const char *b) const {
     if (input(i).dtype() != input(j).dtype())
-      fail(OPGRAFT_INVALID_TYPE, std::string(a) + ".dtype must equal " + b + ".dtype " +
-                                     dtype_name(input(j).dtype()) + ", got " + dtype_name(input(i).dtype()));
+      fail(OPGRAFT_INVALID_TYPE, std::string(a) + ".dtype must equal " + b + ".dtype " + dtype_name(input(j).dtype()) +
+                                     ", got " + dtype_name(input(i).dtype()));
   }
   // Equal where both are known; symbols with different ids are left for the concrete check.
   void check_same_shape(int i, const char *a, int j, const char *b) const {
@@ -218,8 +230,8 @@ class Arguments {
     bool ok = s.size() == t.size();
     for (size_t k = 0; ok && k < s.size(); ++k) ok = s[k] < 0 || t[k] < 0 || s[k] == t[k];
     if (!ok)
-      fail(OPGRAFT_INVALID_VALUE, std::string(a) + ".shape must equal " + b + ".shape " + to_string(t) +
-                                      ", got " + to_string(s));
+      fail(OPGRAFT_INVALID_VALUE,
+           std::string(a) + ".shape must equal " + b + ".shape " + to_string(t) + ", got " + to_string(s));
   }
   int axis(int64_t value, int rank, const char *argument = "axis") const {
     if (value < -rank || value >= rank)
@@ -308,8 +320,7 @@ class InferContext : public Arguments {
 // What a kernel sees. Outputs never alias inputs unless op.yaml's `inplace` says so.
 class Context : public Arguments {
  public:
-  Context(const char *op, const opgraft_call &c)
-      : Arguments(op, c.n_inputs, c.inputs, c.n_attrs, c.attrs), call_(&c) {}
+  Context(const char *op, const opgraft_call &c) : Arguments(op, c.n_inputs, c.inputs, c.n_attrs, c.attrs), call_(&c) {}
   int outputs() const { return call_->n_outputs; }
   TensorView output(int i) const { return TensorView(call_->outputs[i]); }
   void *workspace() const { return call_->workspace; }
@@ -338,8 +349,7 @@ class Context : public Arguments {
 };
 
 // Calls f with a value of the element type that `dtype` names, one of Ts; else fails.
-template <class... Ts, class F>
-void dispatch(const Arguments &a, int32_t dtype, F &&f) {
+template <class... Ts, class F> void dispatch(const Arguments &a, int32_t dtype, F &&f) {
   bool done = ((DtypeOf<Ts>::value == dtype ? (f(Ts{}), true) : false) || ...);
   if (done) return;
   std::string names;
@@ -349,7 +359,7 @@ void dispatch(const Arguments &a, int32_t dtype, F &&f) {
 
 // The pieces of an operator, in the order of OPGRAFT_OP's designated initialisers.
 struct OpSpec {
-  int inputs;       // fixed number, or -1: variadic
+  int inputs;  // fixed number, or -1: variadic
   int outputs = 1;
   void (*infer)(InferContext &) = nullptr;
   void (*kernel)(Context &) = nullptr;

@@ -59,10 +59,10 @@ inline int target() {
 #define OPGRAFT_SIMD(F) \
   static inline auto F##_simd() { return &HWY_STATIC_DISPATCH(F); }
 #else
-#define OPGRAFT_SIMD(F)                                                          \
-  static inline decltype(&N_SSE4::F) F##_simd() {                                \
+#define OPGRAFT_SIMD(F)                                                                \
+  static inline decltype(&N_SSE4::F) F##_simd() {                                      \
     static constexpr decltype(&N_SSE4::F) table[] = {N_SSE4::F, N_AVX2::F, N_AVX3::F}; \
-    return table[::opgraft::simd::target()];                                     \
+    return table[::opgraft::simd::target()];                                           \
   }
 #endif
 #endif  // OPGRAFT_SIMD_ONCE_H_
@@ -90,8 +90,14 @@ template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const ::opgraft::bfloat16 
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, half)));
 }
 template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const ::opgraft::float16 *p) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
   const hn::Rebind<hwy::float16_t, D> d16;
   return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t *>(p)));
+#else  // without F16C Highway 1.0.3 misreads inf and NaN
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = float(p[i]);
+  return hn::Load(d, lanes);
+#endif
 }
 
 // Stores float32 lanes as a storage type, rounding to nearest even; a NaN stays a NaN.
@@ -107,8 +113,14 @@ template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::bfloat
   hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(bits)), d16, reinterpret_cast<uint16_t *>(p));
 }
 template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::float16 *p) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
   const hn::Rebind<hwy::float16_t, D> d16;
   hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t *>(p));
+#else  // without F16C Highway 1.0.3 truncates
+  HWY_ALIGN float lanes[hn::MaxLanes(d)];
+  hn::Store(v, d, lanes);
+  for (size_t i = 0; i < hn::Lanes(d); ++i) p[i] = ::opgraft::float16(lanes[i]);
+#endif
 }
 
 // The first n (< Lanes) elements; the rest of the vector is zero, nothing else is touched.

@@ -99,7 +99,9 @@ std::vector<Tensor> read_inputs(const Graph &graph, const Options &o) {
     inputs[index] = read_npy(file);
   }
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (!inputs[i]) throw Usage(fmt::format("input '{}' is missing: --input {}=FILE", graph.value(graph.inputs[i]).name, graph.value(graph.inputs[i]).name));
+    if (!inputs[i])
+      throw Usage(fmt::format("input '{}' is missing: --input {}=FILE", graph.value(graph.inputs[i]).name,
+                              graph.value(graph.inputs[i]).name));
   return inputs;
 }
 
@@ -129,7 +131,11 @@ void run(const Options &o) {
   std::sort(ms.begin(), ms.end());
   double least = ms.front(), median = (ms[ms.size() / 2] + ms[(ms.size() - 1) / 2]) / 2;
   fs::create_directories(o.output);
-  nlohmann::json report{{"model", o.model}, {"runs", o.repeat}, {"ms_min", least}, {"ms_median", median}, {"outputs", nlohmann::json::array()}};
+  nlohmann::json report{{"model", o.model},
+                        {"runs", o.repeat},
+                        {"ms_min", least},
+                        {"ms_median", median},
+                        {"outputs", nlohmann::json::array()}};
   std::map<std::string, int> seen;
   if (!o.json) fmt::print("{:<24} {:<10} {:<24} {}\n", "output", "dtype", "shape", "file");
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -138,8 +144,13 @@ void run(const Options &o) {
     if (int n = seen[base]++) base += fmt::format("_{}", n);
     fs::path file = fs::path(o.output) / (base + ".npy");
     write_npy(file, outputs[i]);
-    report["outputs"].push_back({{"name", name}, {"dtype", dtype_name(outputs[i].dtype())}, {"shape", outputs[i].dims()}, {"file", file.string()}});
-    if (!o.json) fmt::print("{:<24} {:<10} {:<24} {}\n", name, dtype_name(outputs[i].dtype()), to_string(outputs[i].dims()), file.string());
+    report["outputs"].push_back({{"name", name},
+                                 {"dtype", dtype_name(outputs[i].dtype())},
+                                 {"shape", outputs[i].dims()},
+                                 {"file", file.string()}});
+    if (!o.json)
+      fmt::print("{:<24} {:<10} {:<24} {}\n", name, dtype_name(outputs[i].dtype()), to_string(outputs[i].dims()),
+                 file.string());
   }
   if (!o.profile.empty()) {
     std::ofstream out(o.profile);

@@ -65,7 +65,8 @@ bool remove_dead_code(Graph &g, const Registry &) {
   for (auto it = g.order().rbegin(); it != g.order().rend(); ++it) {
     Node &n = g.node(*it);
     bool used = std::any_of(n.outputs.begin(), n.outputs.end(), [&](ValueId v) { return live[size_t(v)]; });
-    bool state = std::any_of(n.impl->manifest.inputs.begin(), n.impl->manifest.inputs.end(), [](auto &t) { return t.state; });
+    bool state =
+        std::any_of(n.impl->manifest.inputs.begin(), n.impl->manifest.inputs.end(), [](auto &t) { return t.state; });
     if (!used && !state) {
       n.dead = changed = true;
       continue;
@@ -83,7 +84,8 @@ bool merge_common(Graph &g, const Registry &) {
   for (size_t i = 0; i < to.size(); ++i) {
     const Value &v = g.value(ValueId(i));
     if (v.kind != Value::kConstant || v.parameter || v.constant.bytes() > 256) continue;
-    std::string key = v.type.text() + ":" + std::string(static_cast<const char *>(v.constant.data()), v.constant.bytes());
+    std::string key =
+        v.type.text() + ":" + std::string(static_cast<const char *>(v.constant.data()), v.constant.bytes());
     to[i] = constants.try_emplace(std::move(key), ValueId(i)).first->second;
   }
   bool changed = false;

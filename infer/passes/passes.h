@@ -16,9 +16,9 @@ bool merge_common(Graph &graph, const Registry &registry);
 // A pattern: a small program in primitive names (docs/adding_an_op.md, "replaces") bound to the op
 // that computes it, or any graph with free inputs and a replacement graph with the same inputs.
 struct Rule {
-  std::string name;                             // for reports: "SwiGLU@1.0.0"
-  std::string op;                               // op to put in place (else `replacement`)
-  std::string program;                          // pattern text; empty where `pattern` is given
+  std::string name;     // for reports: "SwiGLU@1.0.0"
+  std::string op;       // op to put in place (else `replacement`)
+  std::string program;  // pattern text; empty where `pattern` is given
   std::shared_ptr<const Graph> pattern, replacement;
 };
 

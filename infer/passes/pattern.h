@@ -51,9 +51,9 @@ Pattern parse_pattern(const std::string &program, const std::string &origin);
 Pattern pattern_of(const Graph &graph);
 
 struct Match {
-  std::vector<NodeId> nodes;                 // by call
-  std::map<std::string, ValueId> values;     // variable -> value
-  std::map<std::string, AttrValue> attrs;    // attribute name -> value bound
+  std::vector<NodeId> nodes;               // by call
+  std::map<std::string, ValueId> values;   // variable -> value
+  std::map<std::string, AttrValue> attrs;  // attribute name -> value bound
   std::vector<ValueId> results;
 };
 

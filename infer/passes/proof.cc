@@ -104,7 +104,8 @@ std::vector<std::vector<Tensor>> vary_sizes(const Graph &g, const std::vector<st
   std::map<int64_t, std::vector<int64_t>> sizes;
   for (auto &set : sets) {
     if (set.size() != g.inputs.size())
-      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("substitute: the model takes {} inputs, the proof gives {}", g.inputs.size(), set.size()));
+      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("substitute: the model takes {} inputs, the proof gives {}",
+                                                     g.inputs.size(), set.size()));
     for (size_t i = 0; i < set.size(); ++i) {
       auto &dims = g.value(g.inputs[i]).type.dims;
       for (size_t k = 0; k < dims.size() && k < set[i].dims().size(); ++k)
@@ -134,7 +135,8 @@ std::vector<std::vector<Tensor>> vary_sizes(const Graph &g, const std::vector<st
         stride *= from.dims()[k];
       }
       if (from.size() == 0) throw Error(OPGRAFT_INVALID_VALUE, "substitute: a proof needs inputs that are not empty");
-      std::memcpy(static_cast<char *>(to.data()) + size_t(e) * element, static_cast<char *>(from.data()) + size_t(source) * element, element);
+      std::memcpy(static_cast<char *>(to.data()) + size_t(e) * element,
+                  static_cast<char *>(from.data()) + size_t(source) * element, element);
     }
     varied.push_back(std::move(to));
   }
@@ -203,7 +205,8 @@ std::vector<Left> prove(const Graph &before, const Graph &after, Report &report,
       s.ms_before = best_old;
       s.ms_after = best_new;
       if (options.only_faster && best_new * 1.05 > best_old)
-        bad.push_back({s.op, s.node, fmt::format("not 5 % faster: {:.4f} ms before, {:.4f} ms after", best_old, best_new)});
+        bad.push_back(
+            {s.op, s.node, fmt::format("not 5 % faster: {:.4f} ms before, {:.4f} ms after", best_old, best_new)});
     }
   }
   if (!bad.empty()) return bad;

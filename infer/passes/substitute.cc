@@ -12,15 +12,42 @@
 namespace opgraft::passes {
 namespace {
 
+// A value known from shapes alone (a Reshape's target), made anew from the shapes of `out`'s inputs.
+ValueId shape_value(const Value &x, Graph &out, const Registry &registry) {
+  auto scalar = [](int64_t k) {
+    Tensor t(OPGRAFT_INT64, {});
+    *t.data<int64_t>() = k;
+    return t;
+  };
+  auto result = [&](const char *op, std::vector<ValueId> in, Attrs attrs = {}) {
+    return out.node(out.add_node(registry, op, std::move(in), std::move(attrs))).outputs[0];
+  };
+  auto element = [&](int64_t k) -> ValueId {
+    if (!is_symbol(k)) return out.add_constant(scalar(k));
+    for (ValueId in : out.inputs) {
+      auto &dims = out.value(in).type.dims;
+      for (size_t i = 0; i < dims.size(); ++i)
+        if (dims[i] == k) return result("TupleGetItem", {result("Shape", {in})}, {{"index", int64_t(i)}});
+    }
+    throw Error(OPGRAFT_INTERNAL, "substitute: " + x.name + " needs a size that no input of the subgraph has");
+  };
+  if (x.type.dims.empty()) return element(x.known->front());
+  std::vector<ValueId> elements;
+  for (int64_t k : *x.known) elements.push_back(element(k));
+  return result("MakeTuple", elements);
+}
+
 // Copies nodes of `g` into `out`; `to` maps values already there. A node that itself replaced a
 // subgraph is copied as that subgraph, so that a fallback holds what the model had in the beginning.
-void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, std::map<ValueId, ValueId> &to, const Registry &registry) {
+void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, std::map<ValueId, ValueId> &to,
+                const Registry &registry) {
   auto value = [&](const Graph &from, ValueId v, std::map<ValueId, ValueId> &map) {
     auto it = map.find(v);
     if (it != map.end()) return it->second;
     const Value &x = from.value(v);
-    if (x.kind != Value::kConstant) throw Error(OPGRAFT_INTERNAL, "substitute: value " + x.name + " is not inside the subgraph");
-    return map[v] = out.add_constant(x.constant, x.name, x.parameter);
+    if (x.kind == Value::kConstant) return map[v] = out.add_constant(x.constant, x.name, x.parameter);
+    if (!x.known) throw Error(OPGRAFT_INTERNAL, "substitute: value " + x.name + " is not inside the subgraph");
+    return map[v] = shape_value(x, out, registry);
   };
   for (NodeId id : nodes) {
     const Node &n = g.node(id);
@@ -35,7 +62,8 @@ void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, st
           if (!known && next < n.fallback->inputs.size()) inner[n.fallback->inputs[next++]] = mine;
         }
       copy_nodes(*n.fallback, n.fallback->order(), out, inner, registry);
-      for (size_t i = 0; i < n.fallback->outputs.size() && i < n.outputs.size(); ++i) to[n.outputs[i]] = inner.at(n.fallback->outputs[i]);
+      for (size_t i = 0; i < n.fallback->outputs.size() && i < n.outputs.size(); ++i)
+        to[n.outputs[i]] = inner.at(n.fallback->outputs[i]);
       continue;
     }
     std::vector<ValueId> in;
@@ -102,7 +130,8 @@ double number(const AttrValue &v) {
 
 class Substituter {
  public:
-  Substituter(Graph &g, const Registry &registry, const std::set<std::string> &excluded) : g_(g), registry_(registry), excluded_(excluded) {}
+  Substituter(Graph &g, const Registry &registry, const std::set<std::string> &excluded)
+      : g_(g), registry_(registry), excluded_(excluded) {}
 
   Report run(const std::vector<Rule> &rules) {
     for (auto &rule : rules) apply(rule);
@@ -148,7 +177,8 @@ class Substituter {
         if (std::find(g_.outputs.begin(), g_.outputs.end(), v) != g_.outputs.end())
           return fmt::format("{} is an output of the model", g_.value(v).name);
         for (NodeId u : users_[size_t(v)])
-          if (!g_.node(u).dead && !inside.count(u)) return fmt::format("{} is used by {} as well", g_.value(v).name, g_.node(u).name);
+          if (!g_.node(u).dead && !inside.count(u))
+            return fmt::format("{} is used by {} as well", g_.value(v).name, g_.node(u).name);
       }
     return "";
   }
@@ -167,7 +197,8 @@ class Substituter {
     for (auto &[k, v] : m.attrs)
       if (op.manifest.attr(k)) attrs[k] = v;
     for (auto &s : pattern.settings) attrs[s.attr] = setting(s, pattern, m, op);
-    finish(rule, m, root, {g_.add_node(registry_, op.spec(), inputs, attrs, op.name() + ":" + g_.node(root).name)}, m.results.size());
+    finish(rule, m, root, {g_.add_node(registry_, op.spec(), inputs, attrs, op.name() + ":" + g_.node(root).name)},
+           m.results.size());
   }
 
   AttrValue setting(const Pattern::Setting &s, const Pattern &pattern, const Match &m, const Op &op) {
@@ -198,7 +229,8 @@ class Substituter {
   }
   ValueId bound(const std::string &name, const Pattern &pattern, const Match &m) {
     if (auto it = m.values.find(name); it != m.values.end()) return it->second;
-    if (auto it = pattern.labels.find(name); it != pattern.labels.end()) return g_.node(m.nodes[size_t(it->second.node)]).outputs[0];
+    if (auto it = pattern.labels.find(name); it != pattern.labels.end())
+      return g_.node(m.nodes[size_t(it->second.node)]).outputs[0];
     throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
   }
 
@@ -207,7 +239,8 @@ class Substituter {
     std::map<ValueId, ValueId> to;
     for (ValueId v : r.inputs) {
       auto it = m.values.find(r.value(v).name);
-      if (it == m.values.end()) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: the pattern does not bind {}", rule.name, r.value(v).name));
+      if (it == m.values.end())
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: the pattern does not bind {}", rule.name, r.value(v).name));
       to[v] = it->second;
     }
     std::vector<NodeId> made;
@@ -218,7 +251,8 @@ class Substituter {
         if (!to.count(v)) to[v] = g_.add_constant(r.value(v).constant, r.value(v).name, r.value(v).parameter);
         in.push_back(to[v]);
       }
-      made.push_back(g_.add_node(registry_, n.spec.empty() ? n.impl->spec() : n.spec, in, n.attrs, n.name + ":" + g_.node(root).name));
+      made.push_back(g_.add_node(registry_, n.spec.empty() ? n.impl->spec() : n.spec, in, n.attrs,
+                                 n.name + ":" + g_.node(root).name));
       for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = g_.node(made.back()).outputs[i];
     }
     if (made.empty()) throw Error(OPGRAFT_INVALID_VALUE, rule.name + ": the replacement has no operator");
@@ -235,12 +269,14 @@ class Substituter {
     const Node &last = g_.node(made.back());
     if (last.outputs.size() < n_results) {
       undo();
-      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{} has {} outputs, the pattern {}", rule.name, last.outputs.size(), n_results));
+      throw Error(OPGRAFT_INVALID_VALUE,
+                  fmt::format("{} has {} outputs, the pattern {}", rule.name, last.outputs.size(), n_results));
     }
     for (size_t i = 0; i < n_results; ++i) {
       auto &now = g_.value(last.outputs[i]).type, &was = g_.value(m.results[i]).type;
       bool same = now.dtype == was.dtype && now.dims.size() == was.dims.size();
-      for (size_t k = 0; same && k < now.dims.size(); ++k) same = now.dims[k] == was.dims[k] || now.dims[k] == -1 || was.dims[k] == -1;
+      for (size_t k = 0; same && k < now.dims.size(); ++k)
+        same = now.dims[k] == was.dims[k] || now.dims[k] == -1 || was.dims[k] == -1;
       if (!same) {
         std::string why = fmt::format("{} gives {}, the subgraph {}", rule.name, now.text(), was.text());
         undo();
@@ -251,7 +287,8 @@ class Substituter {
     try {
       std::vector<ValueId> inputs;
       for (ValueId v : last.inputs)
-        if (g_.value(v).kind != Value::kConstant && std::find(inputs.begin(), inputs.end(), v) == inputs.end()) inputs.push_back(v);
+        if (g_.value(v).kind != Value::kConstant && std::find(inputs.begin(), inputs.end(), v) == inputs.end())
+          inputs.push_back(v);
       fallback = made.size() == 1 ? extract(g_, m.nodes, inputs, m.results, registry_) : nullptr;
     } catch (...) {
       undo();
@@ -298,7 +335,12 @@ class Substituter {
 std::string Report::json() const {
   nlohmann::json s = nlohmann::json::array(), l = nlohmann::json::array();
   for (auto &x : swapped)
-    s.push_back({{"op", x.op}, {"node", x.node}, {"max_abs", x.max_abs}, {"mean_abs", x.mean_abs}, {"ms_before", x.ms_before}, {"ms_after", x.ms_after}});
+    s.push_back({{"op", x.op},
+                 {"node", x.node},
+                 {"max_abs", x.max_abs},
+                 {"mean_abs", x.mean_abs},
+                 {"ms_before", x.ms_before},
+                 {"ms_after", x.ms_after}});
   for (auto &x : left) l.push_back({{"op", x.op}, {"node", x.node}, {"why", x.why}});
   return nlohmann::json{{"matched", matched}, {"swapped", s}, {"left", l}}.dump(2);
 }
@@ -324,7 +366,8 @@ std::vector<Rule> rules_of(const Registry &registry) {
       all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, level, p.calls.size()});
     }
   }
-  std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) { return a.level != b.level ? a.level < b.level : a.size > b.size; });
+  std::stable_sort(all.begin(), all.end(),
+                   [](auto &a, auto &b) { return a.level != b.level ? a.level < b.level : a.size > b.size; });
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));
   return out;

@@ -4,10 +4,24 @@ from . import _core
 from ._core import __version__, examine
 from .context import GRAPH_MODE, PYNATIVE_MODE, get_context, set_context
 from .dtype import (  # noqa: F401
-    bfloat16, bool_, complex64, float16, float32, float64, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
+    bfloat16,
+    bool_,
+    complex64,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
 )  # fmt: skip
 from .tensor import Parameter, Tensor, from_dlpack
 from .trace import dim, jit
+
 from . import ops, nn, rewrite  # isort: skip
 from .serialization import export, load, load_checkpoint, load_param_into_net, save_checkpoint
 

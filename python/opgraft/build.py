@@ -18,7 +18,9 @@ def _layout():
 
 
 def _run(command, what):
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     if done.returncode != 0:
         raise RuntimeError(f"{what} failed: {' '.join(map(str, command))}\n{done.stdout.strip()}")
     return done.stdout

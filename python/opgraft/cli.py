@@ -20,7 +20,10 @@ LEVELS = {
 
 
 def _ls(args):
-    ops = [{"name": o.name, "version": o.version, "score": o.score, "path": o.path, "replaces": o.manifest["replaces"]} for o in _core.list_ops()]
+    ops = [
+        {"name": o.name, "version": o.version, "score": o.score, "path": o.path, "replaces": o.manifest["replaces"]}
+        for o in _core.list_ops()
+    ]
     if args.json:
         print(json.dumps(ops, indent=2))
         return 0
@@ -51,12 +54,17 @@ def _optimize(args):
         if args.prove:
             with np.load(args.prove) as f:
                 arrays = [[f[graph.value_name(v)] for v in graph.inputs]]
-        report = rewrite.Report(**_core.substitute(graph, rules, arrays, args.fusion_level == "O3" and arrays is not None))
+        report = rewrite.Report(
+            **_core.substitute(graph, rules, arrays, args.fusion_level == "O3" and arrays is not None)
+        )
     _core.write_mindir(graph, args.output)
     print(report)
     if args.report:
         keep = ("op", "node", "max_abs", "ms_before", "ms_after")
-        body = {"swapped": [{k: s.get(k) for k in keep} for s in report.swapped], "left": [{"node": x["node"], "why": x["why"]} for x in report.left]}
+        body = {
+            "swapped": [{k: s.get(k) for k in keep} for s in report.swapped],
+            "left": [{"node": x["node"], "why": x["why"]} for x in report.left],
+        }
         pathlib.Path(args.report).write_text(json.dumps(body, indent=2) + "\n")
     return 0
 
@@ -85,7 +93,14 @@ def _infer(args):
 def _build(args):
     cmake = pathlib.Path(__file__).parent / "cmake"
     build = pathlib.Path(args.directory) / "build"
-    configure = ["cmake", "-S", str(cmake), "-B", str(build), f"-DOPGRAFT_OP_DIR={pathlib.Path(args.directory).resolve()}"]
+    configure = [
+        "cmake",
+        "-S",
+        str(cmake),
+        "-B",
+        str(build),
+        f"-DOPGRAFT_OP_DIR={pathlib.Path(args.directory).resolve()}",
+    ]
     for command in (configure, ["cmake", "--build", str(build)]):
         if subprocess.run(command).returncode:
             raise RuntimeError(f"{' '.join(command)} failed")
@@ -103,7 +118,9 @@ def main(argv=None) -> int:
 
     command("ls", _ls, "list the registered operators").add_argument("--json", action="store_true")
     command("doctor", _doctor, "run every loading check on a shared object").add_argument("file")
-    p = command("optimize", _optimize, "fuse a model's operators; levels: " + "; ".join(f"{k} {v}" for k, v in LEVELS.items()))
+    p = command(
+        "optimize", _optimize, "fuse a model's operators; levels: " + "; ".join(f"{k} {v}" for k, v in LEVELS.items())
+    )
     p.add_argument("model")
     p.add_argument("-o", "--output", required=True)
     p.add_argument("--fusion-level", "--fusion_level", choices=LEVELS, default="O2")

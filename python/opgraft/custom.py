@@ -22,7 +22,11 @@ for _short, _long in {
     "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16", "C64": "complex64",
 }.items():  # fmt: skip
     for _format in ("None", "Default", "ND", "NCHW", "NHWC"):
-        setattr(DataType, f"{_short}_{_format}", (_long, "" if _format == "None" else "DefaultFormat" if _format == "Default" else _format))
+        setattr(
+            DataType,
+            f"{_short}_{_format}",
+            (_long, "" if _format == "None" else "DefaultFormat" if _format == "Default" else _format),
+        )
 
 
 class CustomRegOp:
@@ -70,7 +74,9 @@ def compile_source(source) -> str:
         raise FileNotFoundError(f"{source}: no such file")
     compiler = os.environ.get("CXX", "g++")
     flags = ["-O3", "-std=c++17", "-shared", "-fPIC"]
-    digest = hashlib.sha256(" ".join([compiler, *flags, str(source.resolve().parent)]).encode() + source.read_bytes()).hexdigest()[:24]
+    digest = hashlib.sha256(
+        " ".join([compiler, *flags, str(source.resolve().parent)]).encode() + source.read_bytes()
+    ).hexdigest()[:24]
     built = _cache() / f"{source.stem}-{digest}.so"
     if not built.exists():
         built.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +104,9 @@ class Custom(_core.CustomBase):
     disagree with it are an error. Calling it with NumPy arrays gives NumPy arrays, with Tensors gives Tensors.
     """
 
-    def __init__(self, func, out_shape=None, out_dtype=None, func_type="aot", bprop=None, reg_info=None, reg_format="ND", **attrs):
+    def __init__(
+        self, func, out_shape=None, out_dtype=None, func_type="aot", bprop=None, reg_info=None, reg_format="ND", **attrs
+    ):
         if func_type != "aot":
             raise ValueError(f"Custom: func_type must be 'aot', got {func_type!r}")
         if not isinstance(func, str):
@@ -138,7 +146,9 @@ class Custom(_core.CustomBase):
 
     def _call_slow(self, *args, **kwargs):
         if kwargs:
-            raise TypeError(f"{self.name}: takes no keyword arguments, got {', '.join(kwargs)}; attributes go to the constructor")
+            raise TypeError(
+                f"{self.name}: takes no keyword arguments, got {', '.join(kwargs)}; attributes go to the constructor"
+            )
         attrs = dict(self.attrs)
         if self._trailing:
             cut = len(args) - len(self._trailing)
@@ -181,7 +191,9 @@ class Custom(_core.CustomBase):
                 want = want * len(got) if len(want) == 1 else want
             if want != list(got):
                 show = (lambda v: [name(x) for x in v]) if what == "dtype" else list
-                raise ValueError(f"{self.name}: out_{what} must be what the operator infers, {show(got)}, got {show(want)}")
+                raise ValueError(
+                    f"{self.name}: out_{what} must be what the operator infers, {show(got)}, got {show(want)}"
+                )
 
     def __repr__(self):
         return f"Custom({self.op.spec}, {self.attrs})"

@@ -180,7 +180,9 @@ class Dense(Cell):
         self.weight = _normal((out_channels, in_channels), in_channels**-0.5)
         if has_bias:
             self.bias = Parameter(np.zeros(out_channels, float32))
-        self.activation = {"relu": ReLU, "gelu": GELU, "silu": SiLU}[activation]() if isinstance(activation, str) else activation
+        self.activation = (
+            {"relu": ReLU, "gelu": GELU, "silu": SiLU}[activation]() if isinstance(activation, str) else activation
+        )
 
     def construct(self, x):
         x = ops.matmul(x, self.weight, transpose_b=True)
@@ -298,5 +300,3 @@ class GraphCell(Cell):
 
     def __call__(self, *args):
         return self._whole([a if isinstance(a, Tensor) else Tensor(a) for a in args])
-
-

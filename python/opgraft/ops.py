@@ -20,7 +20,7 @@ def _export(f):
     return f
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def _signature(name):
     op = _core.resolve(name)
     manifest = op.manifest
@@ -28,8 +28,11 @@ def _signature(name):
 
 
 def _is_traced(x):
-    return isinstance(x, SymInt) or (isinstance(x, Tensor) and x._array is None) or (
-        isinstance(x, (tuple, list)) and any(isinstance(i, SymInt) for i in x))
+    return (
+        isinstance(x, SymInt)
+        or (isinstance(x, Tensor) and x._array is None)
+        or (isinstance(x, (tuple, list)) and any(isinstance(i, SymInt) for i in x))
+    )
 
 
 def _array(x):
@@ -40,7 +43,14 @@ def _run(name, inputs, attrs):
     """Runs or records one primitive. inputs: tensors, arrays, or sequences of int (int64 vectors)."""
     op = _signature(name)[0]
     if any(_is_traced(x) for x in inputs):
-        tracer = next((x._tracer if isinstance(x, Tensor) else None for x in inputs if isinstance(x, Tensor) and x._array is None), None)
+        tracer = next(
+            (
+                x._tracer if isinstance(x, Tensor) else None
+                for x in inputs
+                if isinstance(x, Tensor) and x._array is None
+            ),
+            None,
+        )
         tracer = tracer or _trace.active()
         values = []
         for x in inputs:
@@ -52,7 +62,9 @@ def _run(name, inputs, attrs):
                 values.append(tracer.lift(x))
         out = [tracer.tensor(v) for v in tracer.node(name, values, attrs)]
     else:
-        arrays = [np.array([int(i) for i in x], dtype=np.int64) if isinstance(x, (tuple, list)) else _array(x) for x in inputs]
+        arrays = [
+            np.array([int(i) for i in x], dtype=np.int64) if isinstance(x, (tuple, list)) else _array(x) for x in inputs
+        ]
         out = [Tensor(a) for a in _core.run_op(op, arrays, attrs)]
     return out[0] if len(out) == 1 else tuple(out)
 
@@ -69,9 +81,17 @@ def primitive(name, *inputs, **params):
         if key in attr_names:
             attrs[key] = value
         elif key in input_names and input_names.index(key) == len(inputs):
-            inputs.append(value if isinstance(value, (tuple, list, Tensor, np.ndarray)) else [value] if isinstance(value, (int, SymInt)) else value)
+            inputs.append(
+                value
+                if isinstance(value, (tuple, list, Tensor, np.ndarray))
+                else [value]
+                if isinstance(value, (int, SymInt))
+                else value
+            )
         else:
-            raise TypeError(f"{name}: takes no argument {key!r}; it has inputs {input_names} and attributes {list(attr_names)}")
+            raise TypeError(
+                f"{name}: takes no argument {key!r}; it has inputs {input_names} and attributes {list(attr_names)}"
+            )
     return _run(name, inputs, attrs)
 
 
@@ -87,8 +107,10 @@ def _tensor(x, what):
 def _pair(op, x, y):
     """Two operands of one dtype: a Python number takes the tensor's."""
     if isinstance(x, SymInt) or isinstance(y, SymInt):
+
         def lift(v):
             return _trace.active().tensor(v.value) if isinstance(v, SymInt) else v
+
         x, y = lift(x), lift(y)
     xs, ys = isinstance(x, (Tensor, np.ndarray)), isinstance(y, (Tensor, np.ndarray))
     if not xs and not ys:
@@ -127,8 +149,10 @@ def _unary(function, op):
     return _export(f)
 
 
-add, sub, mul, div, pow = (_binary(f, o) for f, o in  # noqa: A001
-                           [("add", "Add"), ("sub", "Sub"), ("mul", "Mul"), ("div", "Div"), ("pow", "Pow")])
+add, sub, mul, div, pow = (
+    _binary(f, o)
+    for f, o in [("add", "Add"), ("sub", "Sub"), ("mul", "Mul"), ("div", "Div"), ("pow", "Pow")]  # noqa: A001
+)
 maximum, minimum = _binary("maximum", "Maximum"), _binary("minimum", "Minimum")
 less, equal, greater = _binary("less", "Less"), _binary("equal", "Equal"), _binary("greater", "Greater")
 sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
@@ -154,7 +178,9 @@ def matmul(x, y, transpose_a=False, transpose_b=False):
 @_export
 def bmm(x, y, transpose_a=False, transpose_b=False):
     """BatchMatMul: leading dimensions broadcast."""
-    return primitive("BatchMatMul", _tensor(x, "bmm: x"), _tensor(y, "bmm: y"), transpose_a=transpose_a, transpose_b=transpose_b)
+    return primitive(
+        "BatchMatMul", _tensor(x, "bmm: x"), _tensor(y, "bmm: y"), transpose_a=transpose_a, transpose_b=transpose_b
+    )
 
 
 @_export
@@ -175,7 +201,9 @@ def layer_norm(x, weight, bias, begin_norm_axis=-1, epsilon=1e-5):
     """LayerNorm over the dimensions from begin_norm_axis on."""
     _, _, attrs = _signature("LayerNorm")
     params = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_norm_axis, "epsilon": epsilon}
-    out = primitive("LayerNorm", _tensor(x, "layer_norm: x"), weight, bias, **{k: v for k, v in params.items() if k in attrs})
+    out = primitive(
+        "LayerNorm", _tensor(x, "layer_norm: x"), weight, bias, **{k: v for k, v in params.items() if k in attrs}
+    )
     return out[0] if isinstance(out, tuple) else out
 
 
@@ -235,7 +263,11 @@ def expand_dims(x, axis):
 
 @_export
 def squeeze(x, axis=None):
-    return primitive("Squeeze", _tensor(x, "squeeze: x"), axis=[] if axis is None else [axis] if isinstance(axis, int) else list(axis))
+    return primitive(
+        "Squeeze",
+        _tensor(x, "squeeze: x"),
+        axis=[] if axis is None else [axis] if isinstance(axis, int) else list(axis),
+    )
 
 
 @_export
@@ -274,10 +306,21 @@ __all__.append("where")
 
 
 @_export
-def strided_slice(x, begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0):
-    return primitive("StridedSlice", _tensor(x, "strided_slice: x"), begin=tuple(begin), end=tuple(end), strides=tuple(strides),
-                     begin_mask=begin_mask, end_mask=end_mask, ellipsis_mask=ellipsis_mask, new_axis_mask=new_axis_mask,
-                     shrink_axis_mask=shrink_axis_mask)
+def strided_slice(
+    x, begin, end, strides, begin_mask=0, end_mask=0, ellipsis_mask=0, new_axis_mask=0, shrink_axis_mask=0
+):
+    return primitive(
+        "StridedSlice",
+        _tensor(x, "strided_slice: x"),
+        begin=tuple(begin),
+        end=tuple(end),
+        strides=tuple(strides),
+        begin_mask=begin_mask,
+        end_mask=end_mask,
+        ellipsis_mask=ellipsis_mask,
+        new_axis_mask=new_axis_mask,
+        shrink_axis_mask=shrink_axis_mask,
+    )
 
 
 def _getitem(x, index):
@@ -293,7 +336,7 @@ def _getitem(x, index):
     if not any(i is Ellipsis for i in index):
         index += (Ellipsis,)
     at = next(k for k, i in enumerate(index) if i is Ellipsis)
-    index = index[:at] + (slice(None),) * (rank - used) + index[at + 1:]
+    index = index[:at] + (slice(None),) * (rank - used) + index[at + 1 :]
     begin, end, strides, masks, axis = [], [], [], [0, 0, 0, 0], 0
     for k, i in enumerate(index):
         if i is None:
@@ -302,7 +345,9 @@ def _getitem(x, index):
             continue
         if isinstance(i, slice):
             for edge in (i.start, i.stop):
-                if isinstance(edge, SymInt) and not (isinstance(x.shape[axis], SymInt) and edge.dim == x.shape[axis].dim):
+                if isinstance(edge, SymInt) and not (
+                    isinstance(x.shape[axis], SymInt) and edge.dim == x.shape[axis].dim
+                ):
                     raise ValueError(f"slice: dimension {axis} of size {x.shape[axis]} cannot be cut at {edge!r} while its value is not "
                                      "known; take the indices as an input and gather")  # fmt: skip
             step = 1 if i.step is None else int(i.step)
@@ -321,7 +366,9 @@ def _getitem(x, index):
             masks[1] |= (isinstance(i, int) and i == -1) << k
             masks[3] |= 1 << k
         else:
-            raise TypeError(f"slice: an index must be an int, a slice, None, Ellipsis or an integer Tensor, got {type(i).__name__}")
+            raise TypeError(
+                f"slice: an index must be an int, a slice, None, Ellipsis or an integer Tensor, got {type(i).__name__}"
+            )
         axis += 1
     if all(isinstance(i, slice) and i == slice(None) for i in index):
         return x

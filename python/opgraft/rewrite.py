@@ -34,7 +34,7 @@ class Report:
 
 def _function_graph(function, specs):
     names = list(inspect.signature(function).parameters)
-    structure = (("tuple", (("tuple", ("*",) * len(names)), ("dict", ()))))
+    structure = ("tuple", (("tuple", ("*",) * len(names)), ("dict", ())))
     return _trace.trace(function, specs, structure, names=names, name=getattr(function, "__name__", "pattern"))[0]
 
 
@@ -117,7 +117,9 @@ def substitute(target, pattern=None, replacement=None, *, prove=None, only_faste
         raise TypeError(f"substitute: expected a Cell or a graph, got {type(target).__name__}")
     if sets is None:
         if target._specs is None:
-            raise ValueError("substitute: give prove=inputs, or call the Cell in GRAPH_MODE before: its inputs are not known")
+            raise ValueError(
+                "substitute: give prove=inputs, or call the Cell in GRAPH_MODE before: its inputs are not known"
+            )
         specs, structure = target._specs
         graph, _ = target._trace(specs, structure)
         report = run(graph)

@@ -193,7 +193,9 @@ def flatten(tree, leaves):
     try:
         hash(tree)
     except TypeError:
-        raise TypeError(f"trace: an argument must be a tensor or a constant that can be hashed, got {type(tree).__name__}") from None
+        raise TypeError(
+            f"trace: an argument must be a tensor or a constant that can be hashed, got {type(tree).__name__}"
+        ) from None
     return ("const", tree)
 
 

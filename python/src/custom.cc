@@ -13,13 +13,12 @@ namespace opgraft::python {
 namespace {
 
 constexpr int kMaxTensors = 32;
-constexpr size_t kSignatures = 64;        // per Custom; the least recently used goes first
+constexpr size_t kSignatures = 64;         // per Custom; the least recently used goes first
 constexpr int64_t kReleaseFrom = 1 << 14;  // bytes in and out: below, giving up the GIL costs more than it frees
 
 // A tensor as Python holds it: `_array` is a NumPy array, or None for a traced value.
 struct TensorObject {
-  PyObject_HEAD
-  PyObject *array;
+  PyObject_HEAD PyObject *array;
 };
 PyTypeObject *tensor_base = nullptr;
 
@@ -42,17 +41,17 @@ void tensor_dealloc(PyObject *self) {
 
 // What was inferred for one list of input dtypes and shapes.
 struct Signature {
-  std::vector<int> types;                          // NumPy's type numbers
+  std::vector<int> types;  // NumPy's type numbers
   std::vector<Shape> shapes;
-  std::vector<std::pair<int, Shape>> outputs;      // type number, shape
-  std::vector<opgraft_tensor> in, out;             // all but data
+  std::vector<std::pair<int, Shape>> outputs;  // type number, shape
+  std::vector<opgraft_tensor> in, out;         // all but data
   std::vector<Tensor> dummy;
   uint64_t workspace_bytes = 0;
   int64_t bytes = 0;
   std::shared_ptr<void> workspace;
   void *state = nullptr;
   const opgraft_op *op = nullptr;
-  bool busy = false;                               // a call is using workspace
+  bool busy = false;  // a call is using workspace
   ~Signature() {
     if (state && op->release) op->release(state);
   }
@@ -69,8 +68,7 @@ struct Cache {
 };
 
 struct CustomObject {
-  PyObject_HEAD
-  PyObject *dict, *weak;
+  PyObject_HEAD PyObject *dict, *weak;
   Cache *cache;
 };
 
@@ -85,23 +83,29 @@ std::shared_ptr<Signature> infer(Cache &c, PyArrayObject **arrays, int n) {
   for (int i = 0; i < n; ++i) {
     int32_t dtype = dtype_of_number(s->types[size_t(i)]);
     if (dtype == OPGRAFT_UNKNOWN)
-      raise_status(OPGRAFT_INVALID_TYPE, c.op->name() + ": input " + std::to_string(i) + " has a dtype that opgraft does not know");
+      raise_status(OPGRAFT_INVALID_TYPE,
+                   c.op->name() + ": input " + std::to_string(i) + " has a dtype that opgraft does not know");
     auto &shape = s->shapes[size_t(i)];
-    s->in.push_back({c.value_inputs ? PyArray_DATA(arrays[i]) : nullptr, shape.data(), int32_t(shape.size()), dtype, element_count(shape)});
+    s->in.push_back({c.value_inputs ? PyArray_DATA(arrays[i]) : nullptr, shape.data(), int32_t(shape.size()), dtype,
+                     element_count(shape)});
   }
   int64_t dims[kMaxTensors][OPGRAFT_MAX_RANK];
   opgraft_shape shapes[kMaxTensors];
   for (int i = 0; i < kMaxTensors; ++i) shapes[i] = {dims[i], nullptr, 0, 0, -1};
-  opgraft_infer_args args{sizeof args, n, c.attrs.size(), kMaxTensors, s->in.data(), c.attrs.data(), shapes, nullptr, nullptr};
+  opgraft_infer_args args{sizeof args,    n,      c.attrs.size(), kMaxTensors, s->in.data(),
+                          c.attrs.data(), shapes, nullptr,        nullptr};
   auto check = [&](int status) {
     if (status) raise_status(status, c.op->native->last_error());
   };
   check(c.op->native->infer(&args));
-  for (int i = 0; i < args.n_outputs; ++i) s->outputs.emplace_back(type_number(shapes[i].dtype), Shape(dims[i], dims[i] + shapes[i].ndim));
+  for (int i = 0; i < args.n_outputs; ++i)
+    s->outputs.emplace_back(type_number(shapes[i].dtype), Shape(dims[i], dims[i] + shapes[i].ndim));
   for (int i = 0; i < args.n_outputs; ++i) {
     auto &shape = s->outputs[size_t(i)].second;
     int64_t count = element_count(shape);
-    if (count < 0) raise_status(OPGRAFT_INVALID_VALUE, c.op->name() + ": the shape of output " + std::to_string(i) + " cannot be told from the inputs");
+    if (count < 0)
+      raise_status(OPGRAFT_INVALID_VALUE,
+                   c.op->name() + ": the shape of output " + std::to_string(i) + " cannot be told from the inputs");
     s->out.push_back({nullptr, shape.data(), int32_t(shape.size()), shapes[i].dtype, count});
     s->bytes += count * int64_t(dtype_size(shapes[i].dtype));
   }
@@ -125,7 +129,8 @@ Signature *find(Cache &c, PyArrayObject **arrays, int n) {
       for (size_t d = 0; same && d < rank; ++d) same = shape[d] == dims[d];
     }
     if (!same) continue;
-    if (k > 0) std::rotate(c.signatures.begin(), c.signatures.begin() + ptrdiff_t(k), c.signatures.begin() + ptrdiff_t(k) + 1);
+    if (k > 0)
+      std::rotate(c.signatures.begin(), c.signatures.begin() + ptrdiff_t(k), c.signatures.begin() + ptrdiff_t(k) + 1);
     return c.signatures[0].get();
   }
   return nullptr;
@@ -181,7 +186,8 @@ PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeO
   int made = 0;
   for (; made < n_out; ++made) {
     auto &[type, shape] = s->outputs[size_t(made)];
-    results[made] = PyArray_Empty(int(shape.size()), const_cast<npy_intp *>(shape.data()), PyArray_DescrFromType(type), 0);
+    results[made] =
+        PyArray_Empty(int(shape.size()), const_cast<npy_intp *>(shape.data()), PyArray_DescrFromType(type), 0);
     if (!results[made]) break;
     out[made] = s->out[size_t(made)];
     out[made].data = PyArray_DATA(reinterpret_cast<PyArrayObject *>(results[made]));
@@ -270,7 +276,8 @@ PyObject *custom_bind(PyObject *object, PyObject *args) {
   PyObject *op, *attrs;
   if (!PyArg_ParseTuple(args, "OO!", &op, &PyDict_Type, &attrs)) return nullptr;
   try {
-    auto *cache = new Cache(py::handle(op).cast<std::shared_ptr<Op>>(), to_attrs(py::reinterpret_borrow<py::dict>(attrs)));
+    auto *cache =
+        new Cache(py::handle(op).cast<std::shared_ptr<Op>>(), to_attrs(py::reinterpret_borrow<py::dict>(attrs)));
     delete self->cache;
     self->cache = cache;
     Py_RETURN_NONE;
@@ -315,7 +322,8 @@ PyType_Slot tensor_slots[] = {{Py_tp_members, tensor_members},
 PyType_Spec tensor_spec = {"opgraft._core.TensorBase", sizeof(TensorObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, tensor_slots};
 
-PyMethodDef custom_methods[] = {{"_bind", custom_bind, METH_VARARGS, "_bind(op, attrs)"}, {nullptr, nullptr, 0, nullptr}};
+PyMethodDef custom_methods[] = {{"_bind", custom_bind, METH_VARARGS, "_bind(op, attrs)"},
+                                {nullptr, nullptr, 0, nullptr}};
 PyMemberDef custom_members[] = {{"__dictoffset__", T_PYSSIZET, offsetof(CustomObject, dict), READONLY, nullptr},
                                 {"__weaklistoffset__", T_PYSSIZET, offsetof(CustomObject, weak), READONLY, nullptr},
                                 {nullptr, 0, 0, 0, nullptr}};
@@ -340,10 +348,13 @@ void bind_custom(py::module_ &m) {
   };
   tensor_base = type(tensor_spec, "TensorBase");
   type(custom_spec, "CustomBase");
-  m.def("set_tensor_type", [](py::type t) {
-    Py_INCREF(t.ptr());
-    wrapper = reinterpret_cast<PyTypeObject *>(t.ptr());
-  }, "The subclass of TensorBase that results are wrapped in");
+  m.def(
+      "set_tensor_type",
+      [](py::type t) {
+        Py_INCREF(t.ptr());
+        wrapper = reinterpret_cast<PyTypeObject *>(t.ptr());
+      },
+      "The subclass of TensorBase that results are wrapped in");
 }
 
 }  // namespace opgraft::python

@@ -8,24 +8,38 @@ namespace opgraft::python {
 void bind_graph(py::module_ &m) {
   py::class_<Graph, std::shared_ptr<Graph>>(m, "Graph", "A graph of primitives")
       .def(py::init<std::string>(), py::arg("name") = "main")
-      .def("add_input", [](Graph &g, const std::string &name, int32_t dtype, const Shape &dims, bool ranked) {
-        return g.add_input(name, {dtype, dims, ranked});
-      }, py::arg("name"), py::arg("dtype"), py::arg("dims"), py::arg("ranked") = true)
-      .def("add_constant", [](Graph &g, py::handle array, const std::string &name, bool parameter) {
-        return g.add_constant(to_tensor(array), name, parameter);
-      }, py::arg("array"), py::arg("name") = "", py::arg("parameter") = false)
-      .def("add_node", [](Graph &g, const std::string &op, std::vector<ValueId> inputs, const py::dict &attrs,
-                          const std::string &name, const std::string &spec) {
-        NodeId id = g.add_node(Registry::global(), spec.empty() ? op : spec, std::move(inputs), to_attrs(attrs), name);
-        return std::make_pair(id, g.node(id).outputs);
-      }, py::arg("op"), py::arg("inputs"), py::arg("attrs"), py::arg("name") = "", py::arg("spec") = "")
-      .def("set_outputs", [](Graph &g, std::vector<ValueId> outputs, std::vector<std::string> names) {
-        g.outputs = std::move(outputs);
-        if (names.empty())
-          for (size_t i = 0; i < g.outputs.size(); ++i) names.push_back("output" + std::to_string(i));
-        g.output_names = std::move(names);
-      }, py::arg("outputs"), py::arg("names") = std::vector<std::string>())
-      .def("symbol", [](Graph &g, const std::string &name) { return g.symbols.fresh(name); }, py::arg("name"))
+      .def(
+          "add_input",
+          [](Graph &g, const std::string &name, int32_t dtype, const Shape &dims, bool ranked) {
+            return g.add_input(name, {dtype, dims, ranked});
+          },
+          py::arg("name"), py::arg("dtype"), py::arg("dims"), py::arg("ranked") = true)
+      .def(
+          "add_constant",
+          [](Graph &g, py::handle array, const std::string &name, bool parameter) {
+            return g.add_constant(to_tensor(array), name, parameter);
+          },
+          py::arg("array"), py::arg("name") = "", py::arg("parameter") = false)
+      .def(
+          "add_node",
+          [](Graph &g, const std::string &op, std::vector<ValueId> inputs, const py::dict &attrs,
+             const std::string &name, const std::string &spec) {
+            NodeId id =
+                g.add_node(Registry::global(), spec.empty() ? op : spec, std::move(inputs), to_attrs(attrs), name);
+            return std::make_pair(id, g.node(id).outputs);
+          },
+          py::arg("op"), py::arg("inputs"), py::arg("attrs"), py::arg("name") = "", py::arg("spec") = "")
+      .def(
+          "set_outputs",
+          [](Graph &g, std::vector<ValueId> outputs, std::vector<std::string> names) {
+            g.outputs = std::move(outputs);
+            if (names.empty())
+              for (size_t i = 0; i < g.outputs.size(); ++i) names.push_back("output" + std::to_string(i));
+            g.output_names = std::move(names);
+          },
+          py::arg("outputs"), py::arg("names") = std::vector<std::string>())
+      .def(
+          "symbol", [](Graph &g, const std::string &name) { return g.symbols.fresh(name); }, py::arg("name"))
       .def("dim_op", [](Graph &g, const std::string &op, int64_t a, int64_t b) { return g.symbols.op(op.at(0), a, b); })
       .def("dim_text", [](const Graph &g, int64_t d) { return g.symbols.text(d); })
       .def("dtype", [](const Graph &g, ValueId v) { return g.value(v).type.dtype; })
@@ -38,23 +52,26 @@ void bind_graph(py::module_ &m) {
       .def_readonly("output_names", &Graph::output_names)
       .def_readwrite("name", &Graph::name)
       .def_property_readonly("symbols", [](const Graph &g) { return g.symbols.free_count(); })
-      .def_property_readonly("nodes", [](const Graph &g) {
-        py::list out;
-        for (NodeId id : g.order()) {
-          auto &n = g.node(id);
-          if (n.dead) continue;
-          py::dict attrs;
-          for (auto &[k, v] : n.attrs) attrs[py::str(k)] = from_attr(v);
-          out.append(py::dict(py::arg("op") = n.op, py::arg("name") = n.name, py::arg("inputs") = n.inputs,
-                              py::arg("outputs") = n.outputs, py::arg("attrs") = attrs,
-                              py::arg("grafted") = n.fallback != nullptr));
-        }
-        return out;
-      })
-      .def("constant", [](const Graph &g, ValueId v) -> py::object {
-        if (g.value(v).kind != opgraft::Value::kConstant) return py::none();
-        return to_numpy(g.value(v).constant, false);
-      })
+      .def_property_readonly(
+          "nodes",
+          [](const Graph &g) {
+            py::list out;
+            for (NodeId id : g.order()) {
+              auto &n = g.node(id);
+              if (n.dead) continue;
+              py::dict attrs;
+              for (auto &[k, v] : n.attrs) attrs[py::str(k)] = from_attr(v);
+              out.append(py::dict(py::arg("op") = n.op, py::arg("name") = n.name, py::arg("inputs") = n.inputs,
+                                  py::arg("outputs") = n.outputs, py::arg("attrs") = attrs,
+                                  py::arg("grafted") = n.fallback != nullptr));
+            }
+            return out;
+          })
+      .def("constant",
+           [](const Graph &g, ValueId v) -> py::object {
+             if (g.value(v).kind != opgraft::Value::kConstant) return py::none();
+             return to_numpy(g.value(v).constant, false);
+           })
       .def("dump", &Graph::dump)
       .def("clone", &Graph::clone)
       .def("__str__", &Graph::dump);

@@ -47,14 +47,16 @@ void run_into(const OpPtr &op, const py::iterable &inputs, const py::iterable &o
   std::vector<std::array<int64_t, OPGRAFT_MAX_RANK>> dims(64);
   std::vector<opgraft_shape> shapes(64);
   for (size_t i = 0; i < 64; ++i) shapes[i] = {dims[i].data(), nullptr, 0, 0, -1};
-  opgraft_infer_args infer{sizeof infer, int32_t(iv.size()), flat.size(), 64, iv.data(), flat.data(), shapes.data(), nullptr, nullptr};
+  opgraft_infer_args infer{sizeof infer, int32_t(iv.size()), flat.size(), 64,     iv.data(),
+                           flat.data(),  shapes.data(),      nullptr,     nullptr};
   check(op->native->infer(&infer));
   if (size_t(infer.n_outputs) != out.size())
-    throw py::value_error(op->name() + ": has " + std::to_string(infer.n_outputs) + " outputs, got " + std::to_string(out.size()));
+    throw py::value_error(op->name() + ": has " + std::to_string(infer.n_outputs) + " outputs, got " +
+                          std::to_string(out.size()));
   for (size_t i = 0; i < out.size(); ++i)
     if (Shape(shapes[i].dims, shapes[i].dims + shapes[i].ndim) != out[i].dims() || shapes[i].dtype != out[i].dtype())
-      throw py::value_error(op->name() + ": output " + std::to_string(i) + " must be " +
-                            dtype_name(shapes[i].dtype) + to_string({shapes[i].dims, size_t(shapes[i].ndim)}) + ", got " + out[i].type().text());
+      throw py::value_error(op->name() + ": output " + std::to_string(i) + " must be " + dtype_name(shapes[i].dtype) +
+                            to_string({shapes[i].dims, size_t(shapes[i].ndim)}) + ", got " + out[i].type().text());
   infer.outputs = nullptr;
   opgraft_call call{};
   call.struct_size = sizeof call;
@@ -101,53 +103,74 @@ void bind_registry(py::module_ &m) {
       .def_property_readonly("manifest", [](const Op &o) { return manifest_of(o.manifest); })
       .def("__repr__", [](const Op &o) { return "<opgraft.Op " + o.spec() + " from " + o.path + ">"; });
   auto share = [](const OpPtr &op) { return std::const_pointer_cast<Op>(op); };
-  m.def("resolve", [share](const std::string &spec) { return share(Registry::global().resolve(spec)); }, py::arg("spec"));
-  m.def("find", [share](const std::string &spec) { return share(Registry::global().find(spec)); }, py::arg("spec"));
+  m.def(
+      "resolve", [share](const std::string &spec) { return share(Registry::global().resolve(spec)); }, py::arg("spec"));
+  m.def(
+      "find", [share](const std::string &spec) { return share(Registry::global().find(spec)); }, py::arg("spec"));
   m.def("list_ops", [share] {
     py::list out;
     for (auto &op : Registry::global().list()) out.append(share(op));
     return out;
   });
-  m.def("load", [share](const std::string &file) {
-    py::list out;
-    std::vector<OpPtr> ops;
-    {
-      py::gil_scoped_release gil;
-      ops = Registry::global().load(file);
-    }
-    for (auto &op : ops) out.append(share(op));
-    return out;
-  }, py::arg("file"));
-  m.def("load_directory", [](const std::string &dir) {
-    std::vector<std::string> refused;
-    for (auto &e : Registry::global().load_directory(dir)) refused.push_back(e.what());
-    return refused;
-  }, py::arg("directory"));
-  m.def("set_whitelist", [](const std::vector<std::string> &dirs) {
-    Registry::global().set_whitelist({dirs.begin(), dirs.end()});
-  }, py::arg("directories"));
-  m.def("examine", [](const std::string &file) {
-    std::vector<std::tuple<std::string, bool, std::string>> out;
-    for (auto &c : examine(file)) out.emplace_back(c.step, c.ok, c.detail);
-    return out;
-  }, py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal");
+  m.def(
+      "load",
+      [share](const std::string &file) {
+        py::list out;
+        std::vector<OpPtr> ops;
+        {
+          py::gil_scoped_release gil;
+          ops = Registry::global().load(file);
+        }
+        for (auto &op : ops) out.append(share(op));
+        return out;
+      },
+      py::arg("file"));
+  m.def(
+      "load_directory",
+      [](const std::string &dir) {
+        std::vector<std::string> refused;
+        for (auto &e : Registry::global().load_directory(dir)) refused.push_back(e.what());
+        return refused;
+      },
+      py::arg("directory"));
+  m.def(
+      "set_whitelist",
+      [](const std::vector<std::string> &dirs) {
+        Registry::global().set_whitelist({dirs.begin(), dirs.end()});
+      },
+      py::arg("directories"));
+  m.def(
+      "examine",
+      [](const std::string &file) {
+        std::vector<std::tuple<std::string, bool, std::string>> out;
+        for (auto &c : examine(file)) out.emplace_back(c.step, c.ok, c.detail);
+        return out;
+      },
+      py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal");
   m.def("set_threads", &opgraft_set_threads, py::arg("n"));
-  m.def("run_op", [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::dict &attrs) {
-    auto in = to_tensors(inputs);
-    auto a = to_attrs(attrs);
-    std::vector<Tensor> out;
-    {
-      py::gil_scoped_release gil;
-      out = run_op(op, in, a);
-    }
-    return to_numpy(out);
-  }, py::arg("op"), py::arg("inputs"), py::arg("attrs"));
-  m.def("run_into", [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs, const py::dict &attrs) {
-    run_into(op, inputs, outputs, attrs, false);
-  }, py::arg("op"), py::arg("inputs"), py::arg("outputs"), py::arg("attrs"));
-  m.def("run_reference_into", [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs, const py::dict &attrs) {
-    run_into(op, inputs, outputs, attrs, true);
-  }, py::arg("op"), py::arg("inputs"), py::arg("outputs"), py::arg("attrs"));
+  m.def(
+      "run_op",
+      [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::dict &attrs) {
+        auto in = to_tensors(inputs);
+        auto a = to_attrs(attrs);
+        std::vector<Tensor> out;
+        {
+          py::gil_scoped_release gil;
+          out = run_op(op, in, a);
+        }
+        return to_numpy(out);
+      },
+      py::arg("op"), py::arg("inputs"), py::arg("attrs"));
+  m.def(
+      "run_into",
+      [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs,
+         const py::dict &attrs) { run_into(op, inputs, outputs, attrs, false); },
+      py::arg("op"), py::arg("inputs"), py::arg("outputs"), py::arg("attrs"));
+  m.def(
+      "run_reference_into",
+      [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs,
+         const py::dict &attrs) { run_into(op, inputs, outputs, attrs, true); },
+      py::arg("op"), py::arg("inputs"), py::arg("outputs"), py::arg("attrs"));
 }
 
 }  // namespace opgraft::python

@@ -15,20 +15,26 @@ void bind_session(py::module_ &m) {
       });
   py::class_<Session>(m, "Session", "Buffers to run a model with; one per thread")
       .def(py::init<std::shared_ptr<Model>>(), py::arg("model"))
-      .def("run", [](Session &s, const py::iterable &inputs) {
-        auto in = to_tensors(inputs);
-        std::vector<Tensor> out;
-        {
-          py::gil_scoped_release gil;
-          out = s.run(in);
-        }
-        return to_numpy(out);
-      }, py::arg("inputs"))
-      .def("profile", [](Session &s, const py::iterable &inputs, int runs) {
-        auto in = to_tensors(inputs);
-        py::gil_scoped_release gil;
-        return profile_json(s, in, runs);
-      }, py::arg("inputs"), py::arg("runs") = 10)
+      .def(
+          "run",
+          [](Session &s, const py::iterable &inputs) {
+            auto in = to_tensors(inputs);
+            std::vector<Tensor> out;
+            {
+              py::gil_scoped_release gil;
+              out = s.run(in);
+            }
+            return to_numpy(out);
+          },
+          py::arg("inputs"))
+      .def(
+          "profile",
+          [](Session &s, const py::iterable &inputs, int runs) {
+            auto in = to_tensors(inputs);
+            py::gil_scoped_release gil;
+            return profile_json(s, in, runs);
+          },
+          py::arg("inputs"), py::arg("runs") = 10)
       .def_property_readonly("arena_bytes", &Session::arena_bytes)
       .def_property_readonly("intermediate_bytes", &Session::intermediate_bytes);
 }

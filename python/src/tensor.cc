@@ -48,7 +48,8 @@ int32_t dtype_of_number(int n) {
 }
 
 Tensor to_tensor(py::handle h) {
-  if (!PyArray_Check(h.ptr())) throw py::type_error("expected a NumPy array, got " + std::string(Py_TYPE(h.ptr())->tp_name));
+  if (!PyArray_Check(h.ptr()))
+    throw py::type_error("expected a NumPy array, got " + std::string(Py_TYPE(h.ptr())->tp_name));
   auto *a = reinterpret_cast<PyArrayObject *>(h.ptr());
   int32_t dtype = dtype_of_number(PyArray_TYPE(a));
   if (dtype == OPGRAFT_UNKNOWN)
@@ -83,9 +84,10 @@ py::object to_numpy(const Tensor &t, bool writable) {
   auto *keep = new std::shared_ptr<void>(t.owner());
   py::capsule base(keep, [](void *p) { delete static_cast<std::shared_ptr<void> *>(p); });
   static char empty[8];
-  PyObject *array = PyArray_New(&PyArray_Type, int(t.dims().size()), const_cast<npy_intp *>(t.dims().data()), number,
-                                nullptr, t.data() ? t.data() : empty, 0,
-                                NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (writable ? NPY_ARRAY_WRITEABLE : 0), nullptr);
+  PyObject *array =
+      PyArray_New(&PyArray_Type, int(t.dims().size()), const_cast<npy_intp *>(t.dims().data()), number, nullptr,
+                  t.data() ? t.data() : empty, 0,
+                  NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED | (writable ? NPY_ARRAY_WRITEABLE : 0), nullptr);
   if (!array) throw py::error_already_set();
   PyArray_SetBaseObject(reinterpret_cast<PyArrayObject *>(array), base.release().ptr());
   return py::reinterpret_steal<py::object>(array);
@@ -141,8 +143,10 @@ py::object from_attr(const AttrValue &value) {
 void bind_tensor(py::module_ &m) {
   if (_import_array() < 0) throw py::error_already_set();
   numbers();
-  m.def("dtype_number", [](int32_t dtype) { return type_number(dtype); }, "NumPy's type number of a TypeId, or -1");
-  m.def("dtype_id", [](int number) { return dtype_of_number(number); }, "TypeId of a NumPy type number, 0 if unknown");
+  m.def(
+      "dtype_number", [](int32_t dtype) { return type_number(dtype); }, "NumPy's type number of a TypeId, or -1");
+  m.def(
+      "dtype_id", [](int number) { return dtype_of_number(number); }, "TypeId of a NumPy type number, 0 if unknown");
   m.def("dtype_name", [](int32_t dtype) { return std::string(dtype_name(dtype)); });
 }
 

@@ -46,6 +46,7 @@ extern "C" int Scale(int nparam, void **params, int *, int64_t **shapes, const c
   if (text != "and a value that is longer than fifteen characters too") return 5;
   if (extra->GetAttrInt2DVec("grid") != std::vector<std::vector<int64_t>>{{1, 2}, {3}}) return 6;
   for (int64_t i = 0; i < shapes[0][0]; ++i)
-    static_cast<float *>(params[1])[i] = static_cast<float *>(params[0])[i] * static_cast<Data *>(extra->kernel_data_)->factor;
+    static_cast<float *>(params[1])[i] =
+        static_cast<float *>(params[0])[i] * static_cast<Data *>(extra->kernel_data_)->factor;
   return 0;
 }

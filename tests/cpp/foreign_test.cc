@@ -14,9 +14,11 @@ class Foreign : public testing::TestWithParam<const char *> {
 
 TEST_P(Foreign, RunsWithAttributesStateAndWorkspace) {
   auto op = ForeignOp::load(file(), "Scale");
-  auto extra = op->extra({{"factor", 2.5}, {"mode", std::string("fast")},
-                          {"a_name_longer_than_fifteen_characters", std::string("and a value that is longer than fifteen characters too")},
-                          {"grid", std::vector<std::vector<int64_t>>{{1, 2}, {3}}}});
+  auto extra = op->extra(
+      {{"factor", 2.5},
+       {"mode", std::string("fast")},
+       {"a_name_longer_than_fifteen_characters", std::string("and a value that is longer than fifteen characters too")},
+       {"grid", std::vector<std::vector<int64_t>>{{1, 2}, {3}}}});
   EXPECT_EQ(op->infer_shapes(*extra, {{3}}, 1), (std::vector<std::vector<int64_t>>{{3}}));
   EXPECT_EQ(op->infer_types(*extra, {43}, 1), std::vector<int32_t>{43});
   float x[] = {1, 2, -4}, y[3] = {}, scratch[8];

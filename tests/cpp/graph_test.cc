@@ -32,10 +32,17 @@ TEST(Graph, UnknownOpsAttributesAndCountsAreRefused) {
   Graph g;
   ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {2}, true});
   EXPECT_THROW(g.add_node(ops(), "NoSuchOp", {x}), UnknownOp);
-  EXPECT_NE(message_of([&] { g.add_node(ops(), "SwiGLU", {x}); }).find("SwiGLU: takes 2 inputs, got 1"), std::string::npos);
-  EXPECT_NE(message_of([&] { g.add_node(ops(), "SwiGLU", {x, x}, {{"axis", int64_t(1)}}); }).find("SwiGLU: unknown attribute 'axis'"), std::string::npos);
+  EXPECT_NE(message_of([&] { g.add_node(ops(), "SwiGLU", {x}); }).find("SwiGLU: takes 2 inputs, got 1"),
+            std::string::npos);
+  EXPECT_NE(message_of([&] {
+              g.add_node(ops(), "SwiGLU", {x, x}, {{"axis", int64_t(1)}});
+            }).find("SwiGLU: unknown attribute 'axis'"),
+            std::string::npos);
   ValueId h = g.add_input("h", {OPGRAFT_FLOAT16, {2}, true});
-  EXPECT_NE(message_of([&] { g.add_node(ops(), "SwiGLU", {x, h}); }).find("gate.dtype must equal x.dtype float32, got float16"), std::string::npos);
+  EXPECT_NE(message_of([&] {
+              g.add_node(ops(), "SwiGLU", {x, h});
+            }).find("gate.dtype must equal x.dtype float32, got float16"),
+            std::string::npos);
 }
 
 TEST(Graph, DumpIsReadable) {

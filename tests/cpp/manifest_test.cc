@@ -95,8 +95,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Bad{"no outputs", "outputs:\n  - {name: y, dtype: T}\n", "", "at least one output"},
                     Bad{"dtype", "bfloat16", "float17", "unknown dtype 'float17'"},
                     Bad{"type variable", "{name: x, dtype: T}", "{name: x, dtype: U}", "dtype of x"},
-                    Bad{"order", "dtype: int64, optional: true", "dtype: int64, optional: true}\n  - {name: z, dtype: T",
-                        "must be optional"},
+                    Bad{"order", "dtype: int64, optional: true",
+                        "dtype: int64, optional: true}\n  - {name: z, dtype: T", "must be optional"},
                     Bad{"attribute type", "type: float,", "type: real,", "got 'real'"},
                     Bad{"default", "default: 2.5", "default: x", "default must be"},
                     Bad{"in-place input", "{output: y, input: x}", "{output: y, input: q}", "no input is named 'q'"},
@@ -135,7 +135,8 @@ TEST(Version, Orders) {
   EXPECT_LT(v("1.9.9"), v("1.10.0"));
   EXPECT_LT(v("1.10.0"), v("2.0.0"));
   EXPECT_EQ(v("1.2.3"), v("1.2.3"));
-  for (auto bad : {"", "1", "1.", "1.2.", "1.2.3.4", "a.b.c", "1.2.3-rc1", " 1.2.3"}) EXPECT_THROW(v(bad), ManifestError) << bad;
+  for (auto bad : {"", "1", "1.", "1.2.", "1.2.3.4", "a.b.c", "1.2.3-rc1", " 1.2.3"})
+    EXPECT_THROW(v(bad), ManifestError) << bad;
 }
 
 }  // namespace

@@ -44,13 +44,16 @@ struct MindirTest : testing::Test {
     if (grafted) {
       auto f = std::make_shared<Graph>("fallback");
       int64_t m = f->symbols.fresh("batch");
-      ValueId p = f->add_input("x", {OPGRAFT_FLOAT32, {m, 6}, true}), q = f->add_input("gate", {OPGRAFT_FLOAT32, {m, 6}, true});
+      ValueId p = f->add_input("x", {OPGRAFT_FLOAT32, {m, 6}, true}),
+              q = f->add_input("gate", {OPGRAFT_FLOAT32, {m, 6}, true});
       ValueId t = f->node(f->add_node(registry, "SiLU", {q}, {}, "silu")).outputs[0];
       f->outputs = {f->node(f->add_node(registry, "Mul", {t, p}, {}, "mul")).outputs[0]};
       f->output_names = {"y"};
       g->node(s).fallback = f;
     }
-    ValueId r = g->node(g->add_node(registry, "ReduceMean", {g->node(s).outputs[0]}, {{"axis", std::vector<int64_t>{-1}}, {"keep_dims", true}}, "mean")).outputs[0];
+    ValueId r = g->node(g->add_node(registry, "ReduceMean", {g->node(s).outputs[0]},
+                                    {{"axis", std::vector<int64_t>{-1}}, {"keep_dims", true}}, "mean"))
+                    .outputs[0];
     g->outputs = {r, g->node(s).outputs[0]};
     g->output_names = {"mean", "hidden"};
     return g;
@@ -123,10 +126,12 @@ TEST_F(MindirTest, TruncatedAtEveryLength) {
   if (const char *corpus = std::getenv("OPGRAFT_WRITE_CORPUS")) {  // seeds for tests/fuzz
     fs::create_directories(corpus);
     written(*model(false), SIZE_MAX, "plain.mindir");
-    for (auto *name : {"m.mindir", "plain.mindir"}) fs::copy_file(dir / name, fs::path(corpus) / name, fs::copy_options::overwrite_existing);
+    for (auto *name : {"m.mindir", "plain.mindir"})
+      fs::copy_file(dir / name, fs::path(corpus) / name, fs::copy_options::overwrite_existing);
   }
   for (size_t n = 0; n < whole.size(); ++n)
-    EXPECT_THROW(parse_mindir(std::string_view(whole).substr(0, n), registry, "cut"), MindirError) << n << " of " << whole.size();
+    EXPECT_THROW(parse_mindir(std::string_view(whole).substr(0, n), registry, "cut"), MindirError)
+        << n << " of " << whole.size();
 }
 
 TEST_F(MindirTest, BitFlips) {
@@ -142,7 +147,9 @@ TEST_F(MindirTest, BitFlips) {
   }
 }
 
-TEST_F(MindirTest, EncryptedIsRefused) { EXPECT_NE(error("\xd8\x5e\x3a\x7f and more").find("encrypted"), std::string::npos); }
+TEST_F(MindirTest, EncryptedIsRefused) {
+  EXPECT_NE(error("\xd8\x5e\x3a\x7f and more").find("encrypted"), std::string::npos);
+}
 
 TEST_F(MindirTest, ExternalData) {
   std::string whole = written(*model(false), 0);

@@ -153,7 +153,8 @@ TEST_F(Loading, NullKernel) { refused(kBad / "null_kernel.so", "descriptor", "ke
 TEST_F(Loading, ScoreZero) { refused(kBad / "score_zero.so", "score", "cannot run on this machine"); }
 TEST_F(Loading, DuplicateNameAndVersion) {
   registry_.load(kBad / "probe_1_0.so");
-  refused(kBad / "duplicate.so", "registered", "Probe@1.0.0 is registered already, from " + (kBad / "probe_1_0.so").string());
+  refused(kBad / "duplicate.so", "registered",
+          "Probe@1.0.0 is registered already, from " + (kBad / "probe_1_0.so").string());
 }
 TEST_F(Loading, ChangedFileOfTheSameVersion) {
   auto file = copy(kBad / "probe_1_0.so", "probe.so");

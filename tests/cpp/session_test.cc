@@ -92,8 +92,17 @@ TEST(Session, ShapeValuesFoldAtPlanTime) {
   ValueId shape = one(*g, "Shape", {x});
   ValueId db = one(*g, "TupleGetItem", {shape}, {{"index", int64_t(0)}});
   ValueId dt = one(*g, "TupleGetItem", {shape}, {{"index", int64_t(1)}});
-  ValueId target = one(*g, "MakeTuple", {db, dt, g->add_constant([] { Tensor c(OPGRAFT_INT64, {}); *c.data<int64_t>() = 3; return c; }()),
-                                         g->add_constant([] { Tensor c(OPGRAFT_INT64, {}); *c.data<int64_t>() = 4; return c; }())});
+  ValueId target = one(*g, "MakeTuple",
+                       {db, dt, g->add_constant([] {
+                          Tensor c(OPGRAFT_INT64, {});
+                          *c.data<int64_t>() = 3;
+                          return c;
+                        }()),
+                        g->add_constant([] {
+                          Tensor c(OPGRAFT_INT64, {});
+                          *c.data<int64_t>() = 4;
+                          return c;
+                        }())});
   ValueId y = one(*g, "Neg", {one(*g, "Reshape", {x, target})});
   g->outputs = {y};
   EXPECT_EQ(g->value(y).type.dims, (Shape{b, t, 3, 4}));
@@ -116,7 +125,8 @@ TEST(Session, WrongInputsAreRefusedByName) {
   EXPECT_EQ(message({floats({2, 33})}), "model: takes 2 inputs, got 1");
   EXPECT_EQ(message({floats({2, 33}), floats({2, 32})}), "model: input gate.shape must be (rows, 33), got (2, 32)");
   EXPECT_EQ(message({floats({2, 33}), floats({3, 33})}), "model: input gate.shape must be (rows, 33), got (3, 33)");
-  EXPECT_EQ(message({floats({2, 33}), Tensor(OPGRAFT_INT32, {2, 33})}), "model: input gate.dtype must be float32, got int32");
+  EXPECT_EQ(message({floats({2, 33}), Tensor(OPGRAFT_INT32, {2, 33})}),
+            "model: input gate.dtype must be float32, got int32");
 }
 
 TEST(SessionThreads, ManySessionsOnOneModelAgreeWithOne) {

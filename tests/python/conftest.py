@@ -4,9 +4,8 @@ import importlib.util
 import pathlib
 
 import numpy as np
-import pytest
-
 import opgraft
+import pytest
 from opgraft.dtype import to_dtype
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]

@@ -1,9 +1,8 @@
 import pathlib
 
 import numpy as np
-import pytest
-
 import opgraft
+import pytest
 from opgraft import Tensor, ops
 
 

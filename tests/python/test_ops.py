@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 from conftest import make_input, tables
-
 from opgraft import _core
 
 CASES = [(folder, m, c) for folder, m in tables() for c in m.CASES]

@@ -3,13 +3,21 @@
 import tempfile
 
 import numpy as np
+import opgraft
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-import opgraft
 from opgraft import nn, ops
 
-UNARY = [ops.tanh, ops.sigmoid, ops.relu, ops.silu, ops.neg, lambda v: v.transpose(1, 0), lambda v: ops.softmax(v), lambda v: v * 0.5]
+UNARY = [
+    ops.tanh,
+    ops.sigmoid,
+    ops.relu,
+    ops.silu,
+    ops.neg,
+    lambda v: v.transpose(1, 0),
+    lambda v: ops.softmax(v),
+    lambda v: v * 0.5,
+]
 BINARY = [ops.add, ops.sub, ops.mul, ops.maximum]
 
 
@@ -22,7 +30,9 @@ class Random(nn.Cell):
         values = [x]
         for kind, which, a, b in self.program:
             v = values[a % len(values)]
-            values.append(UNARY[which % len(UNARY)](v) if kind else BINARY[which % len(BINARY)](v, values[b % len(values)]))
+            values.append(
+                UNARY[which % len(UNARY)](v) if kind else BINARY[which % len(BINARY)](v, values[b % len(values)])
+            )
         return values[-1]
 
 

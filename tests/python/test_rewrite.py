@@ -1,6 +1,5 @@
 import numpy as np
 import pytest
-
 from opgraft import Tensor, nn, ops, rewrite
 
 

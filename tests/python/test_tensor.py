@@ -1,7 +1,6 @@
 import ml_dtypes
 import numpy as np
 import pytest
-
 from opgraft import Parameter, Tensor, bfloat16, from_dlpack, ops
 
 
@@ -17,7 +16,9 @@ def test_bfloat16():
     assert t.dtype == bfloat16 and (t.asnumpy() == 2).all()
 
 
-@pytest.mark.parametrize("index", [np.s_[0], np.s_[-1], np.s_[1:], np.s_[..., 1], np.s_[:, ::2], np.s_[None, :, 1], np.s_[:, -2:]])
+@pytest.mark.parametrize(
+    "index", [np.s_[0], np.s_[-1], np.s_[1:], np.s_[..., 1], np.s_[:, ::2], np.s_[None, :, 1], np.s_[:, -2:]]
+)
 def test_slicing(index):
     a = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     np.testing.assert_array_equal(Tensor(a)[index].asnumpy(), a[index])

@@ -1,7 +1,6 @@
 import numpy as np
-import pytest
-
 import opgraft
+import pytest
 from opgraft import Tensor, nn, rewrite
 
 
