@@ -265,7 +265,7 @@ stage_fuzz() {
     name=${fuzzer##*/fuzz_}
     # New inputs go to the first folder, seeds are only read.
     mkdir -p "$dir/found/$name" "tests/fuzz/corpus/$name"
-    "$fuzzer" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$dir/" \
+    OPGRAFT_OPS_PATH=$BUILD/ops "$fuzzer" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$dir/" \
       -verbosity=0 -print_final_stats=1 "$dir/found/$name" "tests/fuzz/corpus/$name"
   done
   [ -n "$found" ] || die "tests/fuzz built no fuzz_* executable"

@@ -1,10 +1,12 @@
 #include "registry/manifest.h"
 
 #include <fmt/format.h>
+#include <yaml-cpp/eventhandler.h>
 #include <yaml-cpp/yaml.h>
 
 #include <algorithm>
 #include <charconv>
+#include <sstream>
 
 #include "opgraft/op.h"
 
@@ -16,10 +18,11 @@ constexpr size_t kMostDepth = 64;
 
 class Reader {
  public:
-  explicit Reader(std::string_view origin) : origin_(origin) {}
+  Reader(std::string_view origin, int line) : origin_(origin), line_(line) {}
 
   [[noreturn]] void fail(const YAML::Node &at, const std::string &what) const {
-    throw ManifestError(fmt::format("{}:{}: {}{}", origin_, at.Mark().line + 1, op_.empty() ? "" : op_ + ": ", what));
+    throw ManifestError(
+        fmt::format("{}:{}: {}{}", origin_, line_ + at.Mark().line + 1, op_.empty() ? "" : op_ + ": ", what));
   }
 
   Manifest read(const YAML::Node &doc) {
@@ -192,6 +195,7 @@ class Reader {
   }
 
   std::string origin_, op_;
+  int line_;  // of the file at which the document begins
 };
 
 // yaml-cpp parses recursively: deep nesting would overflow the stack before we see a node. Every
@@ -228,6 +232,33 @@ void refuse_aliases(std::string_view yaml, std::string_view origin) {
     if ((yaml[i] == '&' || yaml[i] == '*') && starts && names)
       throw ManifestError(fmt::format("{}:{}: YAML anchors and aliases are not accepted", origin, line));
   }
+}
+
+// Where the document that begins at `from` ends: the next line that starts with "---", or the end.
+size_t document_end(std::string_view yaml, size_t from) {
+  for (size_t at = yaml.find("---", from); at != std::string_view::npos; at = yaml.find("---", at + 3))
+    if (at == 0 || yaml[at - 1] == '\n') return at;
+  return yaml.size();
+}
+
+// yaml-cpp 0.7 makes empty documents without end out of some broken text (LoadAll then never returns),
+// so each document is parsed alone, and a second one in the same text is an error.
+void check_single(const std::string &text, std::string_view origin, int line) {
+  struct Ignore : YAML::EventHandler {
+    void OnDocumentStart(const YAML::Mark &) override {}
+    void OnDocumentEnd() override {}
+    void OnNull(const YAML::Mark &, YAML::anchor_t) override {}
+    void OnAlias(const YAML::Mark &, YAML::anchor_t) override {}
+    void OnScalar(const YAML::Mark &, const std::string &, YAML::anchor_t, const std::string &) override {}
+    void OnSequenceStart(const YAML::Mark &, const std::string &, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+    void OnSequenceEnd() override {}
+    void OnMapStart(const YAML::Mark &, const std::string &, YAML::anchor_t, YAML::EmitterStyle::value) override {}
+    void OnMapEnd() override {}
+  } ignore;
+  std::istringstream stream(text);
+  YAML::Parser parser(stream);
+  if (parser.HandleNextDocument(ignore) && parser.HandleNextDocument(ignore))
+    throw ManifestError(fmt::format("{}:{}: text that belongs to no field follows the operator", origin, line + 1));
 }
 
 }  // namespace
@@ -267,14 +298,18 @@ std::vector<Manifest> parse_manifests(std::string_view yaml, std::string_view or
   check_depth(yaml, origin);
   refuse_aliases(yaml, origin);
   std::vector<Manifest> out;
-  try {
-    Reader reader(origin);
-    for (auto &doc : YAML::LoadAll(std::string(yaml))) {
-      if (doc.IsNull()) continue;
-      out.push_back(reader.read(doc));
+  int line = 0;  // at which the document begins
+  for (size_t at = 0; at <= yaml.size();) {
+    const size_t end = document_end(yaml, at);
+    const std::string text(yaml.substr(at, end - at));
+    try {
+      check_single(text, origin, line);
+      if (YAML::Node doc = YAML::Load(text); !doc.IsNull()) out.push_back(Reader(origin, line).read(doc));
+    } catch (const YAML::Exception &e) {
+      throw ManifestError(fmt::format("{}:{}: {}", origin, line + e.mark.line + 1, e.msg));
     }
-  } catch (const YAML::Exception &e) {
-    throw ManifestError(fmt::format("{}:{}: {}", origin, e.mark.line + 1, e.msg));
+    line += int(std::count(text.begin(), text.end(), '\n'));
+    at = end < yaml.size() ? end + 3 : yaml.size() + 1;  // past the "---"
   }
   if (out.empty()) throw ManifestError(fmt::format("{}: no operator is described", origin));
   for (size_t i = 0; i < out.size(); ++i)
