@@ -3,7 +3,6 @@
 import argparse
 import json
 import pathlib
-import subprocess
 import sys
 import time
 
@@ -91,19 +90,9 @@ def _infer(args):
 
 
 def _build(args):
-    cmake = pathlib.Path(__file__).parent / "cmake"
-    build = pathlib.Path(args.directory) / "build"
-    configure = [
-        "cmake",
-        "-S",
-        str(cmake),
-        "-B",
-        str(build),
-        f"-DOPGRAFT_OP_DIR={pathlib.Path(args.directory).resolve()}",
-    ]
-    for command in (configure, ["cmake", "--build", str(build)]):
-        if subprocess.run(command).returncode:
-            raise RuntimeError(f"{' '.join(command)} failed")
+    from opgraft.build import build
+
+    print(build(args.directory))
     return 0
 
 
