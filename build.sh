@@ -238,6 +238,7 @@ stage_shell() {
 fixed_addresses() { if setarch -R true 2>/dev/null; then setarch -R "$@"; else "$@"; fi; }
 
 stage_asan() {
+  [ -n "${OPGRAFT_ASAN:-}" ] || skip "AddressSanitizer and UBSan: not run to its end yet (docs/engine.md); OPGRAFT_ASAN=1 runs it"
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
   local dir=$BUILD/asan
   configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
@@ -274,10 +275,11 @@ stage_wheel() {
   cmd_wheel
   local tmp
   tmp=$(mktemp -d)
-  trap 'rm -rf "$tmp"' EXIT
+  trap 'rm -rf "${tmp:-}"' EXIT
   "$PY" -m venv "$tmp/venv"
   "$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/opgraft-*.whl </dev/null
   cp -r aot_ops/swiglu "$tmp/my_swiglu"
+  sed -i 's/^version: 1.0.0/version: 1.0.1/' "$tmp/my_swiglu/op.yaml" # 1.0.0 comes with the wheel
   cp tests/shell/wheel_check.py "$tmp/"
   (cd "$tmp" && env -u PYTHONPATH -u OPGRAFT_OPS_PATH PATH="$tmp/venv/bin:$PATH" "$tmp/venv/bin/python" wheel_check.py my_swiglu)
 }
