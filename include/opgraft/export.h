@@ -355,7 +355,7 @@ template <> struct Results<1> {
     using Results = ::opgraft::detail::Results<kSpec.outputs>;                                                        \
   }                                                                                                                   \
   OPGRAFT_PUBLIC const opgraft_op opgraft_op_##Name;                                                                  \
-  OPGRAFT_CONSTINIT const opgraft_op opgraft_op_##Name = opgraft_export_##Name::Faces::descriptor();                          \
+  OPGRAFT_CONSTINIT const opgraft_op opgraft_op_##Name = opgraft_export_##Name::Faces::descriptor();                  \
   OPGRAFT_PUBLIC int Name(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream, \
                           void *extra) {                                                                              \
     return opgraft_export_##Name::Faces::launch(nparam, params, ndims, shapes, dtypes, stream, extra);                \
