@@ -1,6 +1,16 @@
 # opgraft_add_op(DIR): the operator folder DIR (op.yaml, *.cc) becomes the shared object <name>.so,
 # <name> being the folder's, with hidden symbols and its op.yaml in an ELF note.
 # Needs: OPGRAFT_INCLUDE_DIRS, OPGRAFT_MANIFEST_TOOL, OPGRAFT_OPS_DIR (output).
+
+# How a source that includes opgraft/simd.h is compiled: SSE4 is the baseline, wider targets are chosen
+# at run time.
+set(OPGRAFT_SIMD_OPTIONS -msse4.2 -mpclmul -maes -fno-math-errno -fno-gnu-unique
+  -Wno-address -Wno-restrict -Wno-unused-parameter)
+set(OPGRAFT_SIMD_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)")
+if(OPGRAFT_ONE_TARGET)
+  list(APPEND OPGRAFT_SIMD_DEFINITIONS OPGRAFT_ONE_TARGET HWY_COMPILE_ONLY_STATIC)
+endif()
+
 function(opgraft_add_op dir)
   get_filename_component(dir "${dir}" ABSOLUTE)
   get_filename_component(name "${dir}" NAME)
@@ -17,14 +27,8 @@ function(opgraft_add_op dir)
   set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS "${gen}/op_manifest.h")
   add_library(${target} MODULE ${sources} "${gen}/op_manifest.S" "${gen}/op_manifest.h")
   target_include_directories(${target} PRIVATE "${dir}" "${gen}" ${OPGRAFT_INCLUDE_DIRS})
-  target_compile_definitions(${target} PRIVATE OPGRAFT_BUILDING_OP
-    "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)")
-  # SSE4 is the baseline of every op; wider targets are chosen at run time.
-  target_compile_options(${target} PRIVATE
-    $<$<COMPILE_LANGUAGE:CXX>:-msse4.2 -mpclmul -maes -fno-math-errno -fno-gnu-unique -Wno-address -Wno-restrict -Wno-unused-parameter>)
-  if(OPGRAFT_ONE_TARGET)
-    target_compile_definitions(${target} PRIVATE OPGRAFT_ONE_TARGET HWY_COMPILE_ONLY_STATIC)
-  endif()
+  target_compile_definitions(${target} PRIVATE OPGRAFT_BUILDING_OP ${OPGRAFT_SIMD_DEFINITIONS})
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OPGRAFT_SIMD_OPTIONS}>")
   set_target_properties(${target} PROPERTIES
     PREFIX "" OUTPUT_NAME "${name}" CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
     CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON

@@ -22,6 +22,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "opgraft/half.h"
 
@@ -49,6 +50,12 @@ inline int target() {
     return t < machine ? t : machine;
   }();
   return chosen;
+}
+
+// Dot products may use AVX-512's vpdpbusd; no target implies it.
+inline bool vnni() {
+  static const bool has = target() == kAvx3 && __builtin_cpu_supports("avx512vnni");
+  return has;
 }
 
 }  // namespace opgraft::simd
@@ -133,6 +140,74 @@ template <class D, class T> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, T *p, s
   HWY_ALIGN T buffer[hn::MaxLanes(d)];
   StoreF32(v, d, buffer);
   for (size_t i = 0; i < n; ++i) p[i] = buffer[i];
+}
+
+// acc[i] + a[4i] b[4i] + ... + a[4i + 3] b[4i + 3] in every 32-bit lane i, exact but for wrapping modulo
+// 2^32. `a` holds uint8_t or int8_t, `b` int8_t. kVnni only where simd::vnni(). Without it bytes are
+// widened for pmaddwd: pmaddubsw would saturate at 255 * -128 * 2.
+template <bool kVnni = false, class D, class VA>
+HWY_INLINE hn::Vec<D> DotAdd(D d, VA a, hn::Vec<hn::Repartition<int8_t, D>> b, hn::Vec<D> acc) {
+  constexpr bool kSigned = std::is_signed_v<hn::TFromV<VA>>;
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (kVnni) {
+    // As assembly: a caller compiled without VNNI could not inline the intrinsic.
+    const hn::Repartition<uint8_t, D> du8;
+    const auto bias = hn::Set(du8, uint8_t(0x80));
+    const auto u = kSigned ? hn::Xor(hn::BitCast(du8, a), bias) : hn::BitCast(du8, a);  // signed: a + 128
+    asm("vpdpbusd %2, %1, %0" : "+v"(acc.raw) : "v"(u.raw), "v"(b.raw));
+    if constexpr (kSigned) {
+      auto excess = hn::Zero(d);  // 128 b
+      asm("vpdpbusd %2, %1, %0" : "+v"(excess.raw) : "v"(bias.raw), "v"(b.raw));
+      acc = hn::Sub(acc, excess);
+    }
+    return acc;
+  }
+#endif
+  static_assert(!kVnni || HWY_TARGET == HWY_AVX3);
+  const hn::Repartition<int16_t, D> d16;
+  const hn::Repartition<uint16_t, D> du16;
+  const auto b16 = hn::BitCast(d16, b);
+  const auto b_even = hn::ShiftRight<8>(hn::ShiftLeft<8>(b16)), b_odd = hn::ShiftRight<8>(b16);
+  auto none = hn::Zero(d);
+  if constexpr (kSigned) {
+    const auto a16 = hn::BitCast(d16, a);
+    acc = hn::ReorderWidenMulAccumulate(d, hn::ShiftRight<8>(hn::ShiftLeft<8>(a16)), b_even, acc, none);
+    return hn::ReorderWidenMulAccumulate(d, hn::ShiftRight<8>(a16), b_odd, acc, none);
+  } else {
+    const auto a16 = hn::BitCast(du16, a);
+    const auto a_even = hn::BitCast(d16, hn::And(a16, hn::Set(du16, uint16_t(0xff))));
+    acc = hn::ReorderWidenMulAccumulate(d, a_even, b_even, acc, none);
+    return hn::ReorderWidenMulAccumulate(d, hn::BitCast(d16, hn::ShiftRight<8>(a16)), b_odd, acc, none);
+  }
+}
+
+// The sum of a[i] b[i] over n bytes, modulo 2^32; the pointers may be misaligned.
+template <bool kVnni, class A> HWY_INLINE int32_t DotRow(const A *a, const int8_t *b, size_t n) {
+  const hn::ScalableTag<int32_t> d;
+  const hn::Repartition<A, decltype(d)> da;
+  const hn::Repartition<int8_t, decltype(d)> db;
+  const size_t lanes = hn::Lanes(da);
+  auto s0 = hn::Zero(d), s1 = s0;
+  size_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    s0 = DotAdd<kVnni>(d, hn::LoadU(da, a + i), hn::LoadU(db, b + i), s0);
+    s1 = DotAdd<kVnni>(d, hn::LoadU(da, a + i + lanes), hn::LoadU(db, b + i + lanes), s1);
+  }
+  for (; i < n; i += lanes) {
+    HWY_ALIGN A a_rest[hn::MaxLanes(da)] = {};
+    HWY_ALIGN int8_t b_rest[hn::MaxLanes(db)] = {};
+    const size_t rest = n - i < lanes ? n - i : lanes;
+    std::memcpy(a_rest, a + i, rest);
+    std::memcpy(b_rest, b + i, rest);
+    s0 = DotAdd<kVnni>(d, hn::Load(da, a_rest), hn::Load(db, b_rest), s0);
+  }
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1)));
+}
+template <class A> HWY_INLINE int32_t Dot(const A *a, const int8_t *b, size_t n) {
+#if HWY_TARGET == HWY_AVX3
+  if (::opgraft::simd::vnni()) return DotRow<true>(a, b, n);
+#endif
+  return DotRow<false>(a, b, n);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
