@@ -32,9 +32,10 @@ int64_t TileRows() { return kTileRows; }
 
 // c[R, kPanel] = (accumulate ? c : 0) + a[R, k] b[k, kPanel]; `b` is one panel. With few rows one chain
 // of additions per accumulator is too short to hide the latency of FMA: k is split over kSplit chains.
+// Meanwhile the k * kPanel floats at `ahead` are fetched into L2.
 template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT a, int64_t lda,
                                                        const float *HWY_RESTRICT b, int64_t k, float *c, int64_t ldc,
-                                                       bool accumulate) {
+                                                       bool accumulate, const float *ahead) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
   GemmVec lo[R][kSplit], hi[R][kSplit];
@@ -48,6 +49,8 @@ template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT
 #pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) {
       const auto b0 = hn::LoadU(d, b + (i + s) * kPanel), b1 = hn::LoadU(d, b + (i + s) * kPanel + kLanes);
+      __builtin_prefetch(ahead + (i + s) * kPanel, 0, 2);
+      if (kLanes == 16) __builtin_prefetch(ahead + (i + s) * kPanel + kLanes, 0, 2);  // a line is 16 floats
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto x = hn::Set(d, a[r * lda + i + s]);
@@ -88,21 +91,22 @@ template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT
 }
 
 HWY_NOINLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float *b, int64_t k, float *c, int64_t ldc,
-                            bool accumulate) {
+                            bool accumulate, const float *ahead = nullptr) {
+  if (!ahead) ahead = b;
   switch (rows) {
-    case 1: return MicroTile<1, 4>(a, lda, b, k, c, ldc, accumulate);
-    case 2: return MicroTile<2, 2>(a, lda, b, k, c, ldc, accumulate);
-    case 3: return MicroTile<3, 2>(a, lda, b, k, c, ldc, accumulate);
-    case 4: return MicroTile<4, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 5: return MicroTile<5, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 6: return MicroTile<6, 1>(a, lda, b, k, c, ldc, accumulate);
+    case 1: return MicroTile<1, 4>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 2: return MicroTile<2, 2>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 3: return MicroTile<3, 2>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 4: return MicroTile<4, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 5: return MicroTile<5, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 6: return MicroTile<6, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
 #if HWY_TARGET <= HWY_AVX3
-    case 7: return MicroTile<7, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 8: return MicroTile<8, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 9: return MicroTile<9, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 10: return MicroTile<10, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 11: return MicroTile<11, 1>(a, lda, b, k, c, ldc, accumulate);
-    case 12: return MicroTile<12, 1>(a, lda, b, k, c, ldc, accumulate);
+    case 7: return MicroTile<7, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 8: return MicroTile<8, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 9: return MicroTile<9, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 10: return MicroTile<10, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 11: return MicroTile<11, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    case 12: return MicroTile<12, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
 #endif
     default: return;
   }
@@ -162,10 +166,12 @@ template <class T> void GemmPanel(const GemmTile &g, int64_t panel, int64_t m0, 
   for (int64_t row = m0; row < m1;) {
     const int64_t rows = TileSize(m1, row);
     const float *a = g.a + row * g.lda;
+    // The first rows stream this panel in; the others have time to bring the next one.
+    const float *ahead = row == m0 ? b + 16 * kPanel : b + g.k * kPanel;
     if (plain) {
-      MicroRows(rows, a, g.lda, b, g.k, static_cast<float *>(g.c) + row * g.ldc + column, g.ldc, false);
+      MicroRows(rows, a, g.lda, b, g.k, static_cast<float *>(g.c) + row * g.ldc + column, g.ldc, false, ahead);
     } else {
-      MicroRows(rows, a, g.lda, b, g.k, acc, kPanel, false);
+      MicroRows(rows, a, g.lda, b, g.k, acc, kPanel, false, ahead);
       Epilogue<T>(g, acc, row, rows, column, width);
     }
     row += rows;
