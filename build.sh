@@ -241,7 +241,7 @@ stage_asan() {
   [ -n "${OPGRAFT_ASAN:-}" ] || skip "AddressSanitizer and UBSan: not run to its end yet (docs/engine.md); OPGRAFT_ASAN=1 runs it"
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
   local dir=$BUILD/asan
-  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
+  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON
   fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
   ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
     fixed_addresses ctest --test-dir "$dir" --output-on-failure -j "$JOBS" --output-junit "$RESULTS/asan.xml"
@@ -249,7 +249,7 @@ stage_asan() {
 stage_tsan() {
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
   local dir=$BUILD/tsan
-  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=thread -DOPGRAFT_ONE_TARGET=ON "-DCMAKE_CXX_FLAGS_RELEASE=-O1"
+  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=thread -DOPGRAFT_ONE_TARGET=ON
   fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
   fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
 }
