@@ -172,7 +172,7 @@ def main():
     print(f"\n{'tokens':8} {'time':16} {'ratio':>7} {'at most':>8}")
     for size, name, ratio, wanted in ratios:
         print(f"{size:8} {name:16} {ratio:7.2f} {wanted:8.2f}  {'reached' if ratio <= wanted else 'NOT reached'}")
-    result["ratios"] = [dict(zip(("tokens", "time", "ratio", "at_most"), r)) for r in ratios]
+    result["ratios"] = {f"{size} {name}": ratio for size, name, ratio, _ in ratios}
     if args.out:
         args.out.write_text(json.dumps(result, indent=2) + "\n")
 
