@@ -185,6 +185,7 @@ ModelProto parse_model(std::string_view bytes) {
   ModelProto p;
   for (Message m(bytes); m.next();) switch (m.tag()) {
       case 7: p.graph = m.bytes(), p.has_graph = true; break;
+      case 8: p.functions.push_back(m.bytes()); break;
       case 10: p.little_endian = m.integer() != 0; break;
       case 12: p.primitives.push_back(m.bytes()); break;
       default: m.skip();

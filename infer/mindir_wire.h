@@ -3,7 +3,7 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +12,9 @@
 #include "infer/tensor.h"
 
 namespace opgraft::mindir {
+
+// Says what is wrong; the reader adds file and place.
+[[noreturn]] inline void refuse(const std::string &what) { throw std::runtime_error(what); }
 
 enum AttributeType : int32_t {
   kFloat = 1,
@@ -29,12 +32,14 @@ enum AttributeType : int32_t {
   kUint64 = 13,
   kBfloat16 = 16,
   kTensor = 17,
+  kGraphType = 18,
   kTensors = 19,
   kTuple = 20,
   kList = 21,
   kUmonad = 23,
   kIomonad = 24,
   kNoneType = 25,
+  kFunctor = 38,
   kScalar = 39
 };
 
@@ -85,7 +90,7 @@ struct GraphProto {
 struct ModelProto {
   std::string_view graph;
   bool has_graph = false, little_endian = true;
-  std::vector<std::string_view> primitives;
+  std::vector<std::string_view> primitives, functions;
 };
 
 // Each throws protozero::exception or std::runtime_error on a malformed message.

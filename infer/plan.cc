@@ -71,26 +71,33 @@ class Planner {
                        fmt::format("model: takes {} inputs, got {}", g_.inputs.size(), shapes.size()));
     plan_->input_shapes = shapes;
     std::vector<int64_t> bound(g_.symbols.free_count(), -1);
+    auto bad = [&](size_t i) {
+      const Value &in = g_.value(g_.inputs[i]);
+      std::string want;
+      for (int64_t d : in.type.dims) want += (want.empty() ? "" : ", ") + g_.symbols.text(d);
+      throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: input {}.shape must be ({}{}), got {}", in.name, want,
+                                                          in.type.dims.size() == 1 ? "," : "", to_string(shapes[i])));
+    };
     for (size_t i = 0; i < shapes.size(); ++i) {
       const Value &in = g_.value(g_.inputs[i]);
-      auto bad = [&] {
-        std::string want;
-        for (int64_t d : in.type.dims) want += (want.empty() ? "" : ", ") + g_.symbols.text(d);
-        throw GraphError(OPGRAFT_INVALID_VALUE, fmt::format("model: input {}.shape must be ({}), got {}", in.name, want,
-                                                            to_string(shapes[i])));
-      };
-      if (in.type.dims.size() != shapes[i].size()) bad();
+      if (in.type.dims.size() != shapes[i].size()) bad(i);
       for (size_t k = 0; k < shapes[i].size(); ++k) {
         int64_t want = in.type.dims[k], got = shapes[i][k];
-        if (got < 0 || (want >= 0 && want != got)) bad();
+        if (got < 0 || (want >= 0 && want != got)) bad(i);
         if (int f = g_.symbols.free_index(want); f >= 0) {
           int64_t &slot = bound[size_t(f)];
-          if (slot >= 0 && slot != got) bad();
+          if (slot >= 0 && slot != got) bad(i);
           slot = got;
         }
       }
       info(g_.inputs[i]).type = {in.type.dtype, shapes[i], true};
     }
+    // Formulas of symbols, where all of those are bound.
+    for (size_t i = 0; i < shapes.size(); ++i)
+      for (size_t k = 0; k < shapes[i].size(); ++k)
+        if (int64_t want = g_.symbols.evaluate(g_.value(g_.inputs[i]).type.dims[k], bound);
+            want >= 0 && want != shapes[i][k])
+          bad(i);
   }
 
   // Shapes of every node again, now concrete; values that follow from shapes become constants.

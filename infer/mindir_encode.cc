@@ -1,0 +1,131 @@
+#include "infer/mindir_encode.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <protozero/pbf_writer.hpp>
+
+#include "infer/mindir.h"
+#include "infer/mindir_wire.h"
+
+namespace opgraft::mindir {
+
+using protozero::pbf_writer;
+
+namespace {
+
+void fill(pbf_writer &a, const AttrValue &value) {
+  std::visit(
+      [&](auto &v) {
+        using T = std::decay_t<decltype(v)>;
+        if constexpr (std::is_same_v<T, bool>) a.add_int64(3, v), a.add_int32(16, kBool);
+        else if constexpr (std::is_same_v<T, int64_t>) a.add_int64(3, v), a.add_int32(16, kInt64);
+        else if constexpr (std::is_same_v<T, double>) {
+          // MindSpore's attributes are float32; the exact double stands beside it for opgraft.
+          a.add_float(2, float(v));
+          if (double(float(v)) != v && !std::isnan(v)) a.add_double(4, v);
+          a.add_int32(16, kFloat);
+        } else if constexpr (std::is_same_v<T, std::string>) a.add_bytes(5, v), a.add_int32(16, kString);
+        else {
+          a.add_int32(16, kTuple);
+          for (auto &item : v) {
+            std::string inner;
+            pbf_writer w(inner);
+            fill(w, AttrValue(item));
+            a.add_message(17, inner);
+          }
+        }
+      },
+      value);
+}
+
+std::string outputs_attribute(const TensorType &type, const char *name) {
+  std::string out;
+  pbf_writer w(out);
+  if (name) w.add_string(1, name);
+  w.add_message(12, encode_type(type));
+  w.add_int32(16, kTensors);
+  return out;
+}
+
+}  // namespace
+
+std::string encode_type(const TensorType &t) {
+  std::string out;
+  pbf_writer p(out);
+  if (!t.ranked) p.add_int64(1, -2);
+  for (int64_t d : t.ranked ? t.dims : Shape{}) p.add_int64(1, d < 0 ? -1 : d);
+  p.add_int32(2, data_type_of(t.dtype));
+  return out;
+}
+
+std::string encode_tensor(const Tensor &t, const std::string &name, External *external) {
+  std::string out;
+  pbf_writer p(out);
+  for (int64_t d : t.dims()) p.add_int64(1, d);
+  p.add_int32(2, data_type_of(t.dtype()));
+  p.add_string(7, name);
+  if (!external || t.bytes() == 0) {
+    if (t.bytes() > kMostInline)
+      throw MindirError(fmt::format("constant '{}' of {} bytes is too large to be inline", name, t.bytes()));
+    p.add_bytes(9, t.bytes() ? t.data<char>() : "", t.bytes());
+    return out;
+  }
+  std::string e;
+  pbf_writer w(e);
+  w.add_string(1, external->location);
+  w.add_int64(2, int64_t(external->offset));
+  w.add_int64(3, int64_t(t.bytes()));
+  p.add_message(12, e);
+  external->tensors.emplace_back(external->offset, t);
+  external->offset += (t.bytes() + kDataAlign - 1) / kDataAlign * kDataAlign;
+  return out;
+}
+
+std::string encode_value_info(const std::string &name, const TensorType &type, const std::string &doc,
+                              const std::string &dims) {
+  std::string out;
+  pbf_writer v(out);
+  v.add_string(1, name);
+  v.add_message(2, encode_type(type));
+  if (!doc.empty()) v.add_string(3, doc);
+  if (!dims.empty()) v.add_string(4, dims);
+  return out;
+}
+
+std::string encode_attribute(const std::string &name, const AttrValue &value) {
+  std::string out;
+  pbf_writer a(out);
+  a.add_string(1, name);
+  fill(a, value);
+  return out;
+}
+
+std::string encode_attribute(const std::string &name, const Tensor &value) {
+  std::string out;
+  pbf_writer w(out);
+  w.add_string(1, name);
+  w.add_message(12, encode_tensor(value, "value0", nullptr));
+  w.add_int32(16, kTensor);
+  return out;
+}
+
+std::string encode_none(const std::string &name) {
+  std::string out;
+  pbf_writer w(out);
+  w.add_string(1, name);
+  w.add_int32(16, kNoneType);
+  return out;
+}
+
+std::string encode_abstract(const std::vector<TensorType> &outputs) {
+  if (outputs.size() == 1) return outputs_attribute(outputs[0], "shape");
+  std::string out;
+  pbf_writer w(out);
+  w.add_string(1, "shape");
+  w.add_int32(16, kTuple);
+  for (auto &type : outputs) w.add_message(17, outputs_attribute(type, nullptr));
+  return out;
+}
+
+}  // namespace opgraft::mindir

@@ -1,0 +1,227 @@
+// Graphs in the words that MindSpore's exporter uses: parameters through Load, monads, tuples, layouts as enums.
+#include <cstring>
+#include <protozero/pbf_writer.hpp>
+
+#include "engine_test_util.h"
+#include "mindir_test_util.h"
+
+namespace opgraft {
+namespace {
+using namespace test;
+using protozero::pbf_writer;
+
+// AttributeProto.type and TensorProto.data_type as mind_ir.proto numbers them.
+enum { kAttrInt64 = 7, kAttrBool = 9, kAttrTensors = 19, kAttrTuple = 20, kAttrUmonad = 23, kAttrFunctor = 38 };
+enum { kDataFloat = 1 };
+
+std::string attr(const std::string &name, int type, int64_t value = 0) {
+  std::string out;
+  pbf_writer a(out);
+  a.add_string(1, name);
+  if (type == kAttrInt64 || type == kAttrBool) a.add_int64(3, value);
+  a.add_int32(16, type);
+  return out;
+}
+
+std::string tuple_attr(const std::string &name, std::initializer_list<int64_t> values) {
+  std::string out;
+  pbf_writer a(out);
+  a.add_string(1, name);
+  for (int64_t v : values) a.add_message(17, attr("", kAttrInt64, v));
+  a.add_int32(16, kAttrTuple);
+  return out;
+}
+
+struct File {
+  std::string graph, model;
+  pbf_writer g{graph}, m{model};
+  int primitives = 0;
+
+  static std::string tensor_proto(const std::string &name, const Shape &dims, const Tensor *data) {
+    std::string out;
+    pbf_writer t(out);
+    for (int64_t d : dims) t.add_int64(1, d);
+    t.add_int32(2, kDataFloat);
+    t.add_string(7, name);
+    if (data) t.add_bytes(9, data->data<char>(), data->bytes());
+    return out;
+  }
+  void input(const std::string &name, const Shape &dims) { value_info(5, name, dims); }
+  void output(const std::string &name) { value_info(6, name, {}); }
+  void value_info(int field, const std::string &name, const Shape &dims) {
+    std::string v;
+    pbf_writer w(v);
+    w.add_string(1, name);
+    w.add_message(2, tensor_proto(name, dims, nullptr));
+    g.add_message(uint32_t(field), v);
+  }
+  void parameter(const std::string &name, const Tensor &t) { g.add_message(3, tensor_proto(name, t.dims(), &t)); }
+  void raw_node(const std::string &name, const std::string &op_type, const std::vector<std::string> &inputs,
+                const std::vector<std::string> &attributes = {}) {
+    std::string n;
+    pbf_writer w(n);
+    for (auto &i : inputs) w.add_string(1, i);
+    w.add_string(2, name);
+    w.add_string(3, name);
+    w.add_string(4, op_type);
+    for (auto &a : attributes) w.add_message(5, a);
+    w.add_string(7, "Default/" + name);
+    g.add_message(1, n);
+  }
+  void constant(const std::string &name, const std::string &value) { raw_node(name, "Constant", {}, {value}); }
+  void node(const std::string &name, const std::string &op, const std::vector<std::string> &inputs,
+            const std::vector<std::string> &attributes = {}) {
+    std::string p, key = op + ":" + std::to_string(++primitives);
+    pbf_writer w(p);
+    w.add_string(1, key);
+    w.add_string(2, op);
+    for (auto &a : attributes) w.add_message(3, a);
+    m.add_message(12, p);
+    raw_node(name, "REF::" + key, inputs);
+  }
+  std::string bytes() {
+    std::string out = model;
+    pbf_writer(out).add_message(7, graph);
+    return out;
+  }
+};
+
+struct MindirMindSpore : MindirTest {
+  File f;
+  std::vector<Tensor> run(const std::vector<Tensor> &inputs) {
+    return Session(std::make_shared<Model>(parse_mindir(f.bytes(), registry, "test"))).run(inputs);
+  }
+  void expect_error(std::initializer_list<const char *> parts) {
+    std::string e = error(f.bytes());
+    for (auto *part : parts) EXPECT_NE(e.find(part), std::string::npos) << part << " is not in: " << e;
+  }
+};
+
+// nn.Dense: parameters are loaded under a monad, and the result depends on the state after them.
+TEST_F(MindirMindSpore, ADenseLayer) {
+  Tensor w = floats({3, 4}, -1, 0.5f), b = floats({3}, 0.25f), x = floats({2, 4}, 1);
+  f.input("x", {-1, 4});
+  f.parameter("12_construct:weight", w);
+  f.parameter("12_construct:bias", b);
+  f.constant("u", attr("value", kAttrUmonad));
+  f.constant("false", attr("value", kAttrBool, 0));
+  f.constant("true", attr("value", kAttrBool, 1));
+  f.constant("nchw", attr("value", kAttrInt64, 0));
+  f.node("load_w", "Load", {"12_construct:weight", "u"});
+  f.node("load_b", "Load", {"12_construct:bias", "u"});
+  f.node("loads", "MakeTuple", {"load_w", "load_b"});
+  f.node("state", "UpdateState", {"u", "loads"});
+  f.node("mm", "MatMul", {"x", "load_w", "false", "true"});
+  f.node("add", "BiasAdd", {"mm", "load_b", "nchw"});
+  f.node("out", "Depend", {"add", "state"});
+  f.output("out");
+  auto graph = parse_mindir(f.bytes(), registry, "test");
+  EXPECT_EQ(graph->order().size(), 2u);
+  EXPECT_EQ(graph->node(graph->order()[0]).name, "Default/mm");
+  auto y = run({x});
+  ASSERT_EQ(y.at(0).dims(), (Shape{2, 3}));
+  for (int64_t i = 0; i < 2; ++i)
+    for (int64_t j = 0; j < 3; ++j) {
+      float want = b.data<float>()[j];
+      for (int64_t k = 0; k < 4; ++k) want += x.data<float>()[i * 4 + k] * w.data<float>()[j * 4 + k];
+      EXPECT_FLOAT_EQ(y[0].data<float>()[i * 3 + j], want);
+    }
+}
+
+// x[:, 1:3] beside Concat((x, x), -1)'s halves, and all of it returned as one nested tuple.
+TEST_F(MindirMindSpore, TuplesInAndOut) {
+  f.input("x", {2, 4});
+  f.constant("begin", tuple_attr("value", {0, 1}));
+  f.constant("end", tuple_attr("value", {2, 3}));
+  f.constant("strides", tuple_attr("value", {1, 1}));
+  f.constant("zero", attr("value", kAttrInt64, 0));
+  f.constant("one", attr("value", kAttrInt64, 1));
+  f.constant("two", attr("value", kAttrInt64, 2));
+  f.constant("last", attr("value", kAttrInt64, -1));
+  f.node("cut", "StridedSlice", {"x", "begin", "end", "strides", "zero", "zero", "zero", "zero", "zero"});
+  f.node("twice", "MakeTuple", {"x", "x"});
+  f.node("joined", "Concat", {"twice", "last"});
+  f.node("halves", "Split", {"joined", "one", "two"});
+  f.node("half", "TupleGetItem", {"halves", "one"});
+  f.node("inner", "MakeTuple", {"half", "cut"});
+  f.node("all", "MakeTuple", {"inner", "joined"});
+  f.output("all");
+  Tensor x = floats({2, 4});
+  auto y = run({x});
+  ASSERT_EQ(y.size(), 3u);
+  EXPECT_EQ(std::memcmp(y[0].data(), x.data(), x.bytes()), 0);
+  ASSERT_EQ(y[1].dims(), (Shape{2, 2}));
+  for (int64_t i : {0, 1})
+    for (int64_t j : {0, 1}) EXPECT_EQ(y[1].data<float>()[i * 2 + j], x.data<float>()[i * 4 + 1 + j]);
+  EXPECT_EQ(y[2].dims(), (Shape{2, 8}));
+  auto graph = parse_mindir(f.bytes(), registry, "test");
+  EXPECT_EQ(graph->output_names, (std::vector<std::string>{"all_0", "all_1", "all_2"}));
+}
+
+// MindSpore before 2.3 keeps these in the primitive.
+TEST_F(MindirMindSpore, AttributesOfThePrimitive) {
+  f.input("x", {2, 1, 4});
+  f.node("pair", "MakeTuple", {"x", "x"});
+  f.node("joined", "Concat", {"pair"}, {attr("axis", kAttrInt64, 2), attr("shape", kAttrTensors)});
+  f.node("flat", "Squeeze", {"joined"}, {tuple_attr("axis", {1})});
+  f.node("parts", "Split", {"flat"}, {attr("axis", kAttrInt64, 1), attr("output_num", kAttrInt64, 4)});
+  f.output("parts");
+  auto y = run({floats({2, 1, 4})});
+  ASSERT_EQ(y.size(), 4u);
+  EXPECT_EQ(y[3].dims(), (Shape{2, 2}));
+}
+
+TEST_F(MindirMindSpore, AWrongModelNamesNodeOpAndShapes) {
+  f.input("x", {-1, 4});
+  f.parameter("w", floats({5, 3}));
+  f.node("mm", "MatMul", {"x", "w"});
+  f.output("mm");
+  expect_error({"graph.node[0] 'Default/mm' (MatMul)", "MatMul:", "(x_0, 4)", "(5, 3)"});
+}
+
+TEST_F(MindirMindSpore, CallsOfOtherGraphsAreRefused) {
+  f.input("x", {4});
+  std::string branch;
+  pbf_writer(branch).add_string(2, "3_true_branch");
+  f.m.add_message(8, branch);
+  f.raw_node("call", "REF::3_true_branch", {"x"});
+  f.output("call");
+  expect_error({"'Default/call'", "calls the file's function '3_true_branch'"});
+}
+
+TEST_F(MindirMindSpore, AFunctionAsAConstantIsRefused) {
+  f.input("x", {4});
+  f.constant("branch", attr("value", kAttrFunctor));
+  f.node("call", "Partial", {"branch", "x"});
+  f.output("call");
+  expect_error({"graph.node[0] 'Default/branch'", "the constant is a function"});
+}
+
+TEST_F(MindirMindSpore, ControlFlowIsRefusedByName) {
+  f.input("x", {4});
+  f.node("choice", "Switch", {"x", "x", "x"});
+  f.output("choice");
+  expect_error({"'Default/choice' (Switch)", "no registered operator answers to 'Switch'"});
+}
+
+TEST_F(MindirMindSpore, AnElementThatIsNotThereIsRefused) {
+  f.input("x", {4});
+  f.constant("two", attr("value", kAttrInt64, 2));
+  f.node("pair", "MakeTuple", {"x", "x"});
+  f.node("third", "TupleGetItem", {"pair", "two"});
+  f.output("third");
+  expect_error({"'Default/third' (TupleGetItem)", "element 2 of a tuple of 2"});
+}
+
+// Tuples of tuples that hold nothing: 100^15 of them must not be walked.
+TEST_F(MindirMindSpore, EmptyTuplesInTuplesAreRefused) {
+  f.input("x", {4});
+  f.node("t0", "MakeTuple", {});
+  for (int i = 1; i <= 15; ++i)
+    f.node("t" + std::to_string(i), "MakeTuple", std::vector<std::string>(100, "t" + std::to_string(i - 1)));
+  f.output("t15");
+  expect_error({"a tuple of too many elements"});
+}
+
+}  // namespace
+}  // namespace opgraft
