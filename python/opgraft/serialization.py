@@ -10,7 +10,13 @@ from .tensor import Parameter, Tensor
 
 
 def export(net, *inputs, file_name, file_format="MINDIR"):
-    """Writes a Cell, traced on inputs (a None dimension stays open), as a MindIR file. Returns its path."""
+    """Writes a Cell, traced on inputs, as a MindIR file. Returns its path.
+
+    inputs are tensors, whose shapes the model keeps, or placeholders, as in MindSpore: with
+    `Tensor(shape=[None, 32], dtype=...)` the first dimension stays open. None is a dimension of its own;
+    `opgraft.dim("batch")` is one that stands in several inputs, which gives better plans and clearer errors.
+    Inputs have the names of construct's parameters.
+    """
     from . import nn
 
     if file_format != "MINDIR":
@@ -22,10 +28,7 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
     else:
         leaves = []
         structure = _trace.flatten((inputs, {}), leaves)
-        graph = None
-        for program, inside in net._grafted:
-            if inside == structure and (any(t._array is None for t in leaves) or program.fits(leaves)):
-                graph = program.graph
+        graph = _grafted(net, structure, leaves)
         if graph is None:
             graph, _ = net._trace([(t.dtype, t.shape) for t in leaves], structure)
             if net._rules:
@@ -33,6 +36,22 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
     path.parent.mkdir(parents=True, exist_ok=True)
     _core.write_mindir(graph, str(path))
     return str(path)
+
+
+def _grafted(net, structure, leaves):
+    """The graph that a substitution left in the Cell for such inputs, or None where there was none."""
+    shapes = None
+    for program, inside in net._grafted:
+        if inside == structure:
+            if program.fits(leaves):
+                return program.graph
+            shapes = [tuple("?" if d < 0 else d for d in dims) for _, dims in program.inputs]
+    if shapes is not None:
+        raise ValueError(
+            f"export: inputs must fit the substituted graph's shapes {shapes}, got {[t.shape for t in leaves]}; "
+            "substitute again with prove inputs of several sizes to keep dimensions open"
+        )
+    return None
 
 
 def load(file_name):

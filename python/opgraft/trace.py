@@ -1,5 +1,6 @@
 """Tracing: running Python code on tensors that only record which primitives made them."""
 
+import inspect
 import threading
 
 import numpy as np
@@ -212,16 +213,72 @@ def unflatten(structure, leaves):
     return tuple(items) if kind == "tuple" else items
 
 
+def leaf_names(structure, name):
+    """Names of a structure's tensors, made of `name`, the keys of dicts and positions: "x", "x_0", "x_mask"."""
+    if structure == "*":
+        return [name]
+    kind, body = structure
+    if kind == "const":
+        return []
+    items = body if kind == "dict" else enumerate(body)
+    return [leaf for key, item in items for leaf in leaf_names(item, f"{name}_{key}" if name else str(key))]
+
+
+def argument_names(function, structure):
+    """Names of the tensors among the arguments of a call, after the function's own parameters."""
+    (_, positional), (_, keywords) = structure[1]
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except (TypeError, ValueError):  # a builtin
+        parameters = []
+    variadic = next((k for k, p in enumerate(parameters) if p.kind == p.VAR_POSITIONAL), len(positional))
+    names = []
+    for i, item in enumerate(positional):
+        name = parameters[i].name if i < min(variadic, len(parameters)) else f"x{i}"
+        if i >= variadic:
+            name = f"{parameters[variadic].name}_{i - variadic}"
+        names += leaf_names(item, name)
+    for key, item in keywords:
+        names += leaf_names(item, key)
+    return names
+
+
+def output_names(structure):
+    """ "output" for one tensor, a dict's keys, and "output0", "output1", … for a tuple's positions."""
+    if structure == "*":
+        return ["output"]
+    kind, body = structure
+    if kind in ("dict", "const"):
+        return leaf_names(structure, "")
+    return [leaf for i, item in enumerate(body) for leaf in leaf_names(item, f"output{i}")]
+
+
+def _distinct(names):
+    taken, out = set(), []
+    for name in names:
+        unique, n = name, 0
+        while unique in taken:
+            unique, n = f"{name}_{n + 1}", n + 1
+        taken.add(unique)
+        out.append(unique)
+    return out
+
+
 def trace(function, specs, structure=None, names=None, name="main"):
-    """Runs `function` on traced inputs. specs: (dtype, shape) each. Returns (graph, output structure)."""
+    """Runs `function` on traced inputs. specs: (dtype, shape) each. Returns (graph, output structure).
+
+    Inputs have the names of the function's parameters, outputs those of the dict it returns.
+    """
     tracer = Tracer(name)
-    inputs = [tracer.input(names[i] if names else f"x{i}", d, s) for i, (d, s) in enumerate(specs)]
+    structure = structure or ("tuple", (("tuple", ("*",) * len(specs)), ("dict", ())))
+    names = _distinct(names or argument_names(function, structure))
+    inputs = [tracer.input(n, d, s) for n, (d, s) in zip(names, specs, strict=True)]
     with tracer:
-        args, kwargs = unflatten(structure, iter(inputs)) if structure else (tuple(inputs), {})
+        args, kwargs = unflatten(structure, iter(inputs))
         result = function(*args, **kwargs)
     leaves = []
     out = flatten(result, leaves)
-    tracer.graph.set_outputs([tracer.lift(t) for t in leaves])
+    tracer.graph.set_outputs([tracer.lift(t) for t in leaves], _distinct(output_names(out)))
     return tracer.graph, out
 
 
@@ -249,6 +306,7 @@ class Program:
         return self._local.session
 
     def fits(self, tensors) -> bool:
+        """Whether the graph takes these tensors; an open dimension of a placeholder needs one that is open."""
         bound = {}
         if len(tensors) != len(self.inputs):
             return False
@@ -256,7 +314,7 @@ class Program:
             if t.dtype != dtype or len(t.shape) != len(dims):
                 return False
             for d, n in zip(dims, t.shape):
-                if d != n and (d >= 0 or bound.setdefault(d, n) != n):
+                if d >= 0 and d != n or d < 0 and n is not None and bound.setdefault(d, n) != n:
                     return False
         return True
 

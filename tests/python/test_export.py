@@ -1,0 +1,144 @@
+"""Models in files: names of inputs and outputs, open dimensions, and the same results after export and load."""
+
+import numpy as np
+import opgraft
+import pytest
+from opgraft import Tensor, nn, ops, rewrite
+
+RNG = np.random.default_rng(3)
+
+
+def floats(*shape):
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def loaded(net, *inputs, folder):
+    return nn.GraphCell(opgraft.load(opgraft.export(net, *inputs, file_name=folder / "net")))
+
+
+def names(cell):
+    return [cell.graph.value_name(v) for v in cell.graph.inputs]
+
+
+class Encoder(nn.Cell):
+    """Attention without projections, over tokens: sizes in a reshape, a broadcast mask, a position table."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.position = nn.Embedding(50, 8), nn.Embedding(64, 8)
+
+    def construct(self, ids, mask, positions):
+        x = self.table(ids) + self.position(positions)
+        batch, length, width = x.shape
+        heads = x.reshape(batch, length, 2, width // 2).transpose(0, 2, 1, 3)
+        scores = ops.bmm(heads, heads, transpose_b=True) + (1.0 - mask.expand_dims(1).expand_dims(1)) * -1e4
+        mixed = ops.bmm(ops.softmax(scores), heads).transpose(0, 2, 1, 3).reshape(batch, length, width)
+        weight = mask.expand_dims(-1)
+        return ops.sum(mixed * weight, 1) / ops.sum(weight, 1)
+
+
+def tokens(batch, length):
+    mask = np.ones((batch, length), np.float32)
+    mask[:, length // 2 + 1 :] = 0
+    return RNG.integers(0, 50, (batch, length)).astype(np.int32), mask, np.arange(length, dtype=np.int32)
+
+
+def placeholders(batch, length):
+    return [
+        Tensor(shape=[batch, length], dtype=opgraft.int32),
+        Tensor(shape=[batch, length], dtype=opgraft.float32),
+        Tensor(shape=[length], dtype=opgraft.int32),
+    ]
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_open_dimensions_run_at_any_size(tmp_path, named):
+    net = Encoder()
+    sizes = (opgraft.dim("batch"), opgraft.dim("length")) if named else (None, None)
+    cell = loaded(net, *placeholders(*sizes), folder=tmp_path)
+    assert names(cell) == ["ids", "mask", "positions"]
+    for batch, length in [(1, 32), (8, 64), (3, 1), (2, 17)]:
+        given = tokens(batch, length)
+        np.testing.assert_array_equal(cell(*given).asnumpy(), net(*given).asnumpy())
+    if named:
+        with pytest.raises(ValueError, match=r"input mask.shape must be \(batch, length\), got \(2, 5\)"):
+            cell(*tokens(3, 5)[:1], *tokens(2, 5)[1:])
+
+
+def test_given_sizes_stay(tmp_path):
+    net = Encoder()
+    cell = loaded(net, *map(Tensor, tokens(2, 5)), folder=tmp_path)
+    cell(*tokens(2, 5))
+    with pytest.raises(ValueError, match=r"input ids.shape must be \(2, 5\), got \(3, 5\)"):
+        cell(*tokens(3, 5))
+
+
+class Gate(nn.Cell):
+    def construct(self, x, gate):
+        return x * ops.silu(gate)
+
+
+def test_a_substituted_cell_keeps_its_open_dimensions(tmp_path):
+    net = Gate()
+    sets = [(floats(2, 6), floats(2, 6)), (floats(5, 6), floats(5, 6))]
+    assert rewrite.substitute(net, prove=sets).swapped
+    row = [Tensor(shape=[None, 6], dtype=opgraft.float32)] * 2
+    cell = loaded(net, *row, folder=tmp_path)
+    assert names(cell) == ["x", "gate"]
+    assert [n["grafted"] for n in cell.graph.nodes] == [True]
+    for rows in (1, 9):
+        given = floats(rows, 6), floats(rows, 6)
+        np.testing.assert_allclose(cell(*given).asnumpy(), Gate()(*given).asnumpy(), rtol=1e-6, atol=1e-6)
+    with pytest.raises(ValueError, match=r"export: inputs must fit the substituted graph's shapes \[\('\?', 6\)"):
+        opgraft.export(net, *[Tensor(shape=[None, None], dtype=opgraft.float32)] * 2, file_name=tmp_path / "wider")
+
+
+def test_names_of_arguments_and_results(tmp_path):
+    class Net(nn.Cell):
+        def construct(self, pair, *rest, scale=2.0):
+            left, right = pair
+            return {"sum": left + right, "parts": (rest[0] * scale, rest[1])}
+
+    cell = loaded(Net(), (floats(3), floats(3)), floats(2), floats(2), folder=tmp_path)
+    assert names(cell) == ["pair_0", "pair_1", "rest_0", "rest_1"]
+    assert cell.graph.output_names == ["sum", "parts_0", "parts_1"]
+
+    class Two(nn.Cell):
+        def construct(self, x):
+            return x, x + 1
+
+    assert loaded(Two(), floats(2), folder=tmp_path).graph.output_names == ["output0", "output1"]
+    assert loaded(nn.ReLU(), floats(2), folder=tmp_path).graph.output_names == ["output"]
+
+
+ROUND_TRIPS = {
+    "concat": lambda x, y: ops.concat([x, y, x], axis=1),
+    "split": lambda x, y: ops.split(x, 3, axis=1),
+    "tile": lambda x, y: ops.tile(x, (1, 2)),
+    "tile to its size": lambda x, y: ops.tile(y, (x.shape[0], 1)),
+    "squeeze": lambda x, y: (ops.squeeze(x.reshape(1, -1, 1, 6)), ops.squeeze(x.reshape(1, -1, 1, 6), 2)),
+    "broadcast": lambda x, y: ops.broadcast_to(x.expand_dims(0), (4, -1, -1)),
+    "slice": lambda x, y: (x[1:, ::2], x[..., -1], x[0]),
+    "gather": lambda x, y: ops.gather(x, np.array([2, 0], np.int32), axis=1),
+    "cast": lambda x, y: ops.cast(x, opgraft.float16),
+    "reduce": lambda x, y: (ops.mean(x, (0, 1)), ops.sum(x, -1, keep_dims=True)),
+    "custom": lambda x, y: ops.Custom.from_op("SwiGLU")(x, y),
+    "shape arithmetic": lambda x, y: x.reshape(x.shape[0] * 2, x.shape[1] // 2),
+}
+
+
+@pytest.mark.parametrize("name", ROUND_TRIPS)
+def test_the_file_computes_the_same_bits(tmp_path, name):
+    class Net(nn.Cell):
+        def construct(self, x, y):
+            return ROUND_TRIPS[name](x, y)
+
+    row = Tensor(shape=[opgraft.dim("rows"), 6], dtype=opgraft.float32)
+    cell = loaded(Net(), row, row, folder=tmp_path)
+    for rows in (3, 5):
+        x, y = floats(rows, 6), floats(rows, 6)
+        want, got = Net()(x, y), cell(x, y)
+        pairs = zip(want, got, strict=True) if isinstance(want, tuple) else [(want, got)]
+        for a, b in pairs:
+            assert a.dtype == b.dtype and a.shape == b.shape
+            np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())
