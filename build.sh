@@ -362,6 +362,7 @@ cmd_bench() {
   else
     echo "skipped: engine_overhead was not built"
   fi
+  "$PY" bench/open_model.py --out "$BUILD/bench/open.json" ${quick:+--layers 2}
   "$PY" bench/call_overhead.py --out "$BUILD/bench/call.json"
   "$PY" bench/gate.py --small --out "$BUILD/bench/small.json"
   if [ ! -e bench/minilm_vs_torch.py ]; then
