@@ -15,17 +15,26 @@ bool merge_common(Graph &graph, const Registry &registry);
 
 // A pattern: a small program in primitive names (docs/adding_an_op.md, "replaces") bound to the op
 // that computes it, or any graph with free inputs and a replacement graph with the same inputs.
+// A rule may come from functions instead of graphs: then `pattern` only says where to look, and both sides are
+// traced for the dtypes and shapes found there.
 struct Rule {
+  // Gets a graph with the inputs, adds nodes and sets the outputs. Throws where the function does not take them.
+  using Trace = std::function<void(const std::shared_ptr<Graph> &)>;
   std::string name;     // for reports: "SwiGLU@1.0.0"
   std::string op;       // op to put in place (else `replacement`)
   std::string program;  // pattern text; empty where `pattern` is given
   std::shared_ptr<const Graph> pattern, replacement;
+  Trace trace_pattern, trace_replacement;  // both or neither
 };
 
 struct Swap {
   std::string op, node;  // op put in, name of the new node
   NodeId id = kNone;
   double max_abs = -1, mean_abs = -1, ms_before = -1, ms_after = -1;  // -1: not proven
+  std::string root;                                                   // name of the node whose place it took
+  // For the proof: both sides over `inputs`, values of the graph as it was.
+  std::shared_ptr<const Graph> was, now;
+  std::vector<ValueId> inputs;
 };
 struct Left {
   std::string op, node, why;
@@ -41,6 +50,7 @@ struct ProofOptions {
   // Input sets for the whole model; one set, sizes of every symbolic dimension are varied by the caller.
   std::vector<std::vector<Tensor>> inputs;
   bool only_faster = false;  // keep a swap only when at least 5 % faster, in interleaved runs
+  std::function<void(size_t done, size_t total)> progress;  // after each comparison
 };
 
 // Rules of every registered op's `replaces:`, larger patterns first.

@@ -1,215 +1,11 @@
 #include "infer/passes/pattern.h"
 
-#include <fmt/format.h>
-
+#include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace opgraft::passes {
 namespace {
-
-class Parser {
- public:
-  Parser(const std::string &text, const std::string &origin) : s_(text), origin_(origin) {}
-
-  Pattern parse() {
-    for (;;) {
-      skip(true);
-      size_t start = at_;
-      std::string name = word();
-      skip(false);
-      if (!name.empty() && peek() == '=') {
-        ++at_;
-        skip(false);
-        Pattern::Arg a = arg();
-        if (a.kind != Pattern::Arg::kNode) fail("a call after '='");
-        p_.calls[size_t(a.node)].label = name;
-        if (!p_.labels.emplace(name, a).second) fail("a new name, '" + name + "' is taken");
-        continue;
-      }
-      at_ = start;
-      p_.results.push_back(arg());
-      skip(false);
-      while (peek() == ',') {
-        ++at_;
-        skip(true);
-        p_.results.push_back(arg());
-        skip(false);
-      }
-      break;
-    }
-    if (p_.results[0].kind != Pattern::Arg::kNode) fail("a call as the first result");
-    skip(true);
-    if (s_.compare(at_, 2, "->") == 0) {
-      at_ += 2;
-      do {
-        skip(true);
-        setting();
-        skip(true);
-      } while (peek() == ',' && ++at_);
-    }
-    skip(true);
-    if (at_ != s_.size()) fail("the end");
-    return std::move(p_);
-  }
-
- private:
-  [[noreturn]] void fail(const std::string &expected) const {
-    throw Error(OPGRAFT_INVALID_VALUE,
-                fmt::format("{}: pattern: expected {} at '{}'", origin_, expected, s_.substr(at_, 24)));
-  }
-  char peek() const { return at_ < s_.size() ? s_[at_] : '\0'; }
-  void skip(bool lines) {
-    while (peek() == ' ' || peek() == '\t' || (lines && (peek() == '\n' || peek() == '\r'))) ++at_;
-  }
-  std::string word() {
-    size_t start = at_;
-    while (std::isalnum(static_cast<unsigned char>(peek())) || peek() == '_') ++at_;
-    std::string w = s_.substr(start, at_ - start);
-    if (!w.empty() && std::isdigit(static_cast<unsigned char>(w[0]))) {
-      at_ = start;
-      return "";
-    }
-    return w;
-  }
-  bool number(double &value, bool &integer) {
-    const char *begin = s_.c_str() + at_;
-    if (!std::isdigit(static_cast<unsigned char>(*begin)) && *begin != '-' && *begin != '.') return false;
-    char *end;
-    value = std::strtod(begin, &end);
-    if (end == begin) return false;
-    integer = std::string_view(begin, size_t(end - begin)).find_first_of(".eE") == std::string::npos;
-    at_ += size_t(end - begin);
-    return true;
-  }
-  AttrValue literal(bool &ok) {
-    ok = true;
-    double v;
-    bool integer;
-    if (number(v, integer)) return integer ? AttrValue(int64_t(v)) : AttrValue(v);
-    if (peek() == '[') {
-      ++at_;
-      std::vector<int64_t> list;
-      for (skip(true); peek() != ']'; skip(true)) {
-        if (!number(v, integer) || !integer) fail("a list of int");
-        list.push_back(int64_t(v));
-        skip(true);
-        if (peek() == ',') ++at_;
-      }
-      ++at_;
-      return list;
-    }
-    if (peek() == '"' || peek() == '\'') {
-      char q = s_[at_++];
-      size_t end = s_.find(q, at_);
-      if (end == std::string::npos) fail("a closing quote");
-      std::string text = s_.substr(at_, end - at_);
-      at_ = end + 1;
-      return text;
-    }
-    size_t start = at_;
-    std::string w = word();
-    if (w == "true" || w == "false") return w == "true";
-    at_ = start;
-    ok = false;
-    return false;
-  }
-  Pattern::Arg arg() {
-    if (++depth_ > 64) fail("less nesting");
-    Pattern::Arg a;
-    double v;
-    bool integer;
-    skip(true);
-    if (number(v, integer)) {
-      a.kind = Pattern::Arg::kNumber;
-      a.number = v;
-    } else {
-      a.name = word();
-      if (a.name.empty()) fail("a name, number or call");
-      if (peek() == '(') call(a);
-      else if (a.name == "_") a.kind = Pattern::Arg::kAny;
-      else if (auto it = p_.labels.find(a.name); it != p_.labels.end()) a = it->second;
-      else a.kind = Pattern::Arg::kVariable;
-    }
-    --depth_;
-    return a;
-  }
-  void call(Pattern::Arg &a) {
-    Pattern::Call c;
-    c.op = a.name;
-    ++at_;
-    for (skip(true); peek() != ')'; skip(true)) {
-      size_t start = at_;
-      std::string name = word();
-      skip(false);
-      if (!name.empty() && peek() == '=') {
-        ++at_;
-        skip(true);
-        Pattern::Want w;
-        bool ok;
-        w.literal = literal(ok);
-        if (ok) w.kind = Pattern::Want::kLiteral;
-        else {
-          w.name = word();
-          if (w.name.empty()) fail("an attribute's value");
-          w.kind = w.name == "_" ? Pattern::Want::kAnything : Pattern::Want::kBind;
-        }
-        c.attrs.emplace_back(name, w);
-      } else {
-        at_ = start;
-        c.args.push_back(arg());
-      }
-      skip(true);
-      if (peek() == ',') ++at_;
-      else if (peek() != ')') fail("',' or ')'");
-    }
-    ++at_;
-    a = {Pattern::Arg::kNode, "", 0, int(p_.calls.size())};
-    p_.calls.push_back(std::move(c));
-  }
-  void setting() {
-    Pattern::Setting s;
-    s.attr = word();
-    skip(false);
-    if (s.attr.empty() || peek() != '=') fail("attr=value");
-    ++at_;
-    skip(false);
-    if (s_.compare(at_, 2, "1/") == 0) {
-      at_ += 2;
-      s.kind = Pattern::Setting::kInverse;
-      s.name = word();
-    } else if (s_.compare(at_, 4, "dim(") == 0) {
-      at_ += 4;
-      s.kind = Pattern::Setting::kDim;
-      s.name = word();
-      skip(false);
-      if (peek() == ',') ++at_;
-      skip(false);
-      double v;
-      bool integer;
-      if (!number(v, integer)) fail("a dimension's index");
-      s.index = int64_t(v);
-      skip(false);
-      if (peek() != ')') fail("')'");
-      ++at_;
-    } else {
-      bool ok;
-      s.literal = literal(ok);
-      if (!ok) {
-        // A bare word that the op declares a string for, or a name bound in the program.
-        s.kind = Pattern::Setting::kName;
-        s.name = word();
-        if (s.name.empty()) fail("a value");
-      }
-    }
-    p_.settings.push_back(std::move(s));
-  }
-
-  const std::string &s_;
-  std::string origin_;
-  size_t at_ = 0;
-  int depth_ = 0;
-  Pattern p_;
-};
 
 bool scalar(const Value &v, double &out) {
   if (v.kind != Value::kConstant || v.constant.size() != 1 || v.parameter) return false;
@@ -243,18 +39,32 @@ bool same(const AttrValue &got, const AttrValue &want) {
   return list && one && list->size() == 1 && list->front() == *one;
 }
 
+bool equal(const Tensor &a, const Tensor &b) {
+  return a.dtype() == b.dtype() && a.dims() == b.dims() &&
+         (a.data() == b.data() || std::memcmp(a.data(), b.data(), a.bytes()) == 0);
+}
+
+bool equal(const TensorType &a, const TensorType &b) {
+  if (a.dtype != b.dtype || a.ranked != b.ranked || a.dims.size() != b.dims.size()) return false;
+  for (size_t i = 0; i < a.dims.size(); ++i)
+    if (a.dims[i] != b.dims[i] && a.dims[i] != -1 && b.dims[i] != -1) return false;
+  return true;
+}
+
 class Matcher {
  public:
   Matcher(const Graph &g, const Pattern &p, const Manifest *target) : g_(g), p_(p), target_(target) {}
 
   bool run(NodeId root, Match &out) {
     m_.nodes.assign(p_.calls.size(), kNone);
-    std::vector<Goal> goals{{p_.results[0], g_.node(root).outputs[0]}};
+    const Node &n = g_.node(root);
+    if (size_t(p_.results[0].output) >= n.outputs.size()) return false;
+    std::vector<Goal> goals{{p_.results[0], n.outputs[size_t(p_.results[0].output)]}};
     if (!solve(goals)) return false;
     for (auto &r : p_.results) {
       if (r.kind == Pattern::Arg::kNode) {
         if (m_.nodes[size_t(r.node)] == kNone) return false;
-        m_.results.push_back(g_.node(m_.nodes[size_t(r.node)]).outputs[0]);
+        m_.results.push_back(g_.node(m_.nodes[size_t(r.node)]).outputs[size_t(r.output)]);
       } else {
         return false;
       }
@@ -281,6 +91,12 @@ class Matcher {
         case Pattern::Arg::kNumber:
           if (!scalar(v, x) || !close(x, goal.want.number, v.type.dtype)) return false;
           continue;
+        case Pattern::Arg::kKnown:
+          if (!v.known || *v.known != goal.want.known) return false;
+          continue;
+        case Pattern::Arg::kConstant:
+          if (v.kind != Value::kConstant || !equal(v.constant, goal.want.constant)) return false;
+          continue;
         case Pattern::Arg::kVariable: {
           const std::string &name = goal.want.name;
           if (target_ && target_->attr(name)) {
@@ -294,7 +110,7 @@ class Matcher {
         case Pattern::Arg::kNode: break;
       }
       const Pattern::Call &c = p_.calls[size_t(goal.want.node)];
-      if (v.kind != Value::kResult || v.index != 0) return false;
+      if (v.kind != Value::kResult || v.index != goal.want.output) return false;
       const Node &n = g_.node(v.producer);
       NodeId &bound = m_.nodes[size_t(goal.want.node)];
       if (bound != kNone) {
@@ -302,6 +118,7 @@ class Matcher {
         continue;
       }
       if (n.op != c.op || n.inputs.size() != c.args.size() || !attrs(n, c)) return false;
+      if (c.type && !equal(g_.value(n.outputs[0]).type, *c.type)) return false;
       bound = v.producer;
       bool swap = n.impl->manifest.commutative && c.args.size() == 2;
       for (int order = 0; order < (swap ? 2 : 1); ++order) {
@@ -353,30 +170,59 @@ class Matcher {
   int steps_ = 0;
 };
 
+// What a node of the pattern's graph takes as an input.
+Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern::Arg> &args, Fit fit, bool view) {
+  using Arg = Pattern::Arg;
+  double number;
+  if (auto it = args.find(v); it != args.end() && !(x.known && x.kind == Value::kResult)) return it->second;
+  if (x.known && x.type.dims.size() == 1) {
+    if (fit == Fit::kShape || view) return {};
+    Arg a{Arg::kKnown};
+    a.known = *x.known;
+    return a;
+  }
+  if (scalar(x, number)) return {Arg::kNumber, "", number};
+  if (x.known || x.kind != Value::kConstant) return {};
+  if (fit == Fit::kShape) return {};
+  Arg a{Arg::kConstant};
+  a.constant = x.constant;
+  return a;
+}
+
 }  // namespace
 
-Pattern parse_pattern(const std::string &program, const std::string &origin) { return Parser(program, origin).parse(); }
-
-Pattern pattern_of(const Graph &g) {
+Pattern pattern_of(const Graph &g, Fit fit) {
   Pattern p;
   std::map<ValueId, Pattern::Arg> args;
-  for (ValueId v : g.inputs) args[v] = {Pattern::Arg::kVariable, g.value(v).name, 0, -1};
-  for (NodeId id : g.order()) {
+  for (ValueId v : g.inputs) args[v] = {Pattern::Arg::kVariable, g.value(v).name};
+  // Only what the results are computed from: a size that is known needs no node to compute it.
+  std::vector<bool> needed(g.value_count());
+  for (ValueId v : g.outputs) needed[size_t(v)] = true;
+  auto &order = g.order();
+  for (auto it = order.rbegin(); it != order.rend(); ++it) {
+    const Node &n = g.node(*it);
+    if (std::none_of(n.outputs.begin(), n.outputs.end(), [&](ValueId v) { return needed[size_t(v)]; })) continue;
+    for (ValueId v : n.inputs)
+      if (!g.value(v).known) needed[size_t(v)] = true;
+  }
+  for (NodeId id : order) {
     const Node &n = g.node(id);
+    if (std::none_of(n.outputs.begin(), n.outputs.end(), [&](ValueId v) { return needed[size_t(v)]; })) continue;
     Pattern::Call c;
     c.op = n.op;
     c.label = n.name;
-    for (ValueId v : n.inputs) {
-      double x;
-      if (auto it = args.find(v); it != args.end()) c.args.push_back(it->second);
-      else if (scalar(g.value(v), x)) c.args.push_back({Pattern::Arg::kNumber, "", x, -1});
-      else c.args.push_back({});  // a target shape: follows from the sizes
-    }
-    for (auto &[k, v] : n.attrs) c.attrs.push_back({k, {Pattern::Want::kLiteral, v, ""}});
+    bool view = !n.impl->manifest.view.empty();  // its result follows from the target shape alone
+    for (ValueId v : n.inputs) c.args.push_back(argument(g.value(v), v, args, fit, view));
+    for (auto &[k, v] : n.attrs)
+      if (fit != Fit::kShape) c.attrs.push_back({k, {Pattern::Want::kLiteral, v, ""}});
+    if (fit == Fit::kExact) c.type = g.value(n.outputs[0]).type;
     Pattern::Arg a{Pattern::Arg::kNode, "", 0, int(p.calls.size())};
     p.calls.push_back(std::move(c));
-    args[n.outputs[0]] = a;
     p.labels[n.name] = a;
+    for (size_t i = 0; i < n.outputs.size(); ++i) {
+      a.output = int(i);
+      args[n.outputs[i]] = a;
+    }
   }
   for (ValueId v : g.outputs) {
     auto it = args.find(v);

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,10 +19,12 @@ namespace opgraft::passes {
 
 struct Pattern {
   struct Arg {
-    enum Kind { kAny, kVariable, kNumber, kNode } kind = kAny;
+    enum Kind { kAny, kVariable, kNumber, kNode, kConstant, kKnown } kind = kAny;
     std::string name;  // kVariable
     double number = 0;
-    int node = -1;
+    int node = -1, output = 0;   // kNode
+    Tensor constant;             // kConstant: the same elements
+    std::vector<int64_t> known;  // kKnown: the same numbers, symbols included
   };
   struct Want {
     enum Kind { kAnything, kLiteral, kBind } kind = kAnything;
@@ -32,6 +35,7 @@ struct Pattern {
     std::string op, label;  // label: the name the program gives it, or empty
     std::vector<Arg> args;
     std::vector<std::pair<std::string, Want>> attrs;
+    std::optional<TensorType> type;  // of the first output, where it must be this one
   };
   struct Setting {
     enum Kind { kLiteral, kName, kInverse, kDim } kind = kLiteral;
@@ -47,8 +51,13 @@ struct Pattern {
 
 // Throws Error naming `origin` and what was expected where.
 Pattern parse_pattern(const std::string &program, const std::string &origin);
-// A traced graph as a pattern; its inputs become variables by name.
-Pattern pattern_of(const Graph &graph);
+// A graph as a pattern; its inputs become variables by name.
+enum class Fit {
+  kShape,  // operators and how they hang together: what can be said before dtypes and ranks are known
+  kGiven,  // and attributes and constants as they stand
+  kExact,  // and the types of results: the graph was traced for the very values it is matched with
+};
+Pattern pattern_of(const Graph &graph, Fit fit = Fit::kGiven);
 
 struct Match {
   std::vector<NodeId> nodes;               // by call

@@ -8,9 +8,8 @@ import numpy as np
 from . import _core, context, ops
 from . import trace as _trace
 from .dtype import float32
+from .program import Programs
 from .tensor import Parameter, Tensor
-
-_CACHED_PROGRAMS = 32  # per Cell; the oldest goes first
 
 
 class Cell:
@@ -21,16 +20,19 @@ class Cell:
 
     def _setup(self):
         if "_cells" not in self.__dict__:
-            for key, value in {"_cells": {}, "_params": {}, "_parents": [], "_programs": {}, "_grafted": [], "_rules": [],
-                               "_specs": None, "training": False}.items():  # fmt: skip
+            for key, value in {"_cells": {}, "_params": {}, "_parents": [], "_programs": Programs(), "_grafted": [],
+                               "_rules": [], "_specs": None, "training": False}.items():  # fmt: skip
                 object.__setattr__(self, key, value)
 
     def __setattr__(self, key, value):
         self._setup()
         if key.startswith("__"):
             return object.__setattr__(self, key, value)
-        self._cells.pop(key, None)
-        self._params.pop(key, None)
+        # What stays keeps its place: a SequentialCell runs its cells in this order.
+        if not isinstance(value, Cell):
+            self._cells.pop(key, None)
+        if not isinstance(value, Parameter):
+            self._params.pop(key, None)
         if isinstance(value, Cell):
             value._setup()
             self._cells[key] = value
@@ -49,8 +51,15 @@ class Cell:
 
     def _invalidate(self):
         """Forgets what was traced, here and in every Cell that holds this one."""
-        self._programs.clear()
+        if self._grafted:
+            warnings.warn(f"{type(self).__name__}: changed after rewrite.substitute; what was substituted is dropped, "
+                          "substitute again", RuntimeWarning, stacklevel=4)  # fmt: skip
         self._grafted.clear()
+        self._outdate()
+
+    def _outdate(self):
+        """What was traced is no longer what runs, here and in every Cell that holds this one."""
+        self._programs.clear()
         for parent in self._parents:
             if (cell := parent()) is not None:
                 cell._invalidate()
@@ -64,45 +73,64 @@ class Cell:
         structure = _trace.flatten((args, kwargs), leaves)
         tracer = _trace.active()
         if tracer is not None:
-            return self._inside(tracer, args, kwargs)
+            return self._inside(tracer, leaves, structure, args, kwargs)
+        if self._specs is None:
+            object.__setattr__(self, "_specs", ([(t.dtype, t.shape) for t in leaves], structure))
         if not (context.graph_mode() or self._grafted or self._rules):
             args, kwargs = _trace.unflatten(structure, iter(leaves))
             return self.construct(*args, **kwargs)
         return self._program(leaves, structure)(leaves)
 
-    def _inside(self, tracer, args, kwargs):
+    def _inside(self, tracer, leaves, structure, args, kwargs):
+        """The call while an outer Cell or function is traced."""
+        name = None
         for parent in self._parents:
             cell = parent()
             name = next((k for k, v in cell._cells.items() if v is self), None) if cell else None
             if name:
+                tracer.scopes.append(name)
                 break
-        else:
-            return self.construct(*args, **kwargs)
-        tracer.scopes.append(name)
         try:
-            return self.construct(*args, **kwargs)
+            if not (self._grafted or self._rules):
+                return self.construct(*args, **kwargs)
+            return self._graft_inside(tracer, leaves, structure)
         finally:
-            tracer.scopes.pop()
+            if name:
+                tracer.scopes.pop()
 
-    def _program(self, leaves, structure):
+    def _graft_inside(self, tracer, leaves, structure):
+        program = self._fitting(leaves, structure)
+        if program is not None:
+            graph, out = program.graph, program.structure
+        else:
+            names = [f"x{i}" for i in range(len(leaves))]
+            graph = tracer.graph.like(type(self).__name__, [tracer.lift(t) for t in leaves], names)
+            out = _trace.trace_into(graph, self.construct, structure, tracer.parameters)
+            self._graft(graph)
+        return _trace.splice(tracer, graph, out, leaves, "".join(f"{s}/" for s in tracer.scopes))
+
+    def _fitting(self, leaves, structure):
         for program, inside in self._grafted:
             if inside == structure and program.fits(leaves):
                 return program
         if self._grafted:
-            warnings.warn(f"{type(self).__name__}: inputs {[t.shape for t in leaves]} do not fit the substituted graph; "
-                          "the plain one runs", RuntimeWarning, stacklevel=3)  # fmt: skip
-        key = (structure, tuple((t.dtype, t.shape) for t in leaves))
-        if key not in self._programs:
-            specs = [(t.dtype, t.shape) for t in leaves]
-            self.parameters_dict()
-            graph, out = self._trace(specs, structure)
-            if self._rules:
-                _core.substitute(graph, self._rules)
-            if len(self._programs) >= _CACHED_PROGRAMS:
-                self._programs.pop(next(iter(self._programs)))
-            self._programs[key] = _trace.Program(graph, out)
-            object.__setattr__(self, "_specs", (specs, structure))
-        return self._programs[key]
+            shapes = [t.shape for t in leaves]
+            warnings.warn(f"{type(self).__name__}: inputs {shapes} do not fit the substituted graph; the plain one runs",
+                          RuntimeWarning, stacklevel=4)  # fmt: skip
+        return None
+
+    def _program(self, leaves, structure):
+        return self._fitting(leaves, structure) or self._programs.get(leaves, structure, self._make)
+
+    def _make(self, specs, structure):
+        graph, out = self._trace(specs, structure)
+        self._graft(graph)
+        return _trace.Program(graph, out)
+
+    def _graft(self, graph):
+        """Applies what was substituted without a proof."""
+        for rules, report in self._rules:
+            report._fill(_core.substitute(graph, rules.of(graph)))
 
     def _trace(self, specs, structure):
         self.parameters_dict()  # names the parameters
@@ -260,6 +288,11 @@ class CellList(Cell):
         setattr(self, str(len(self._cells)), cell)
         return self
 
+    def extend(self, cells):
+        for cell in cells:
+            self.append(cell)
+        return self
+
     def __len__(self):
         return len(self._cells)
 
@@ -299,4 +332,8 @@ class GraphCell(Cell):
         object.__setattr__(self, "_whole", _trace.Program(graph, "*" if n == 1 else ("tuple", ("*",) * n)))
 
     def __call__(self, *args):
-        return self._whole([a if isinstance(a, Tensor) else Tensor(a) for a in args])
+        tensors = [a if isinstance(a, Tensor) else Tensor(a) for a in args]
+        tracer = _trace.active()
+        if tracer is not None:
+            return _trace.splice(tracer, self.graph, self._whole.structure, tensors)
+        return self._whole(tensors)

@@ -1,110 +1,137 @@
 """Putting other operators into a model: by pattern, proven on inputs, or cell by cell."""
 
 import inspect
-
-import numpy as np
+import itertools
+import re
 
 from . import _core, nn
 from . import dtype as dt
 from . import trace as _trace
-from .tensor import Tensor
+from .program import open_specs
+from .proof import Report, input_sets, second_size
+from .replace import replace_cell
+
+__all__ = ["LEVELS", "Report", "replace_cell", "rules_of_level", "substitute"]
 
 
-class Report:
-    """What was matched, swapped, and left alone and why."""
+class _Registered:
+    """Rules that fit any graph: those of the registered operators' `replaces:`."""
 
-    def __init__(self, matched=0, swapped=(), left=()):
-        self.matched, self.swapped, self.left = matched, list(swapped), list(left)
+    def __init__(self):
+        self.rules = _core.rules()
 
-    def to_dict(self) -> dict:
-        return {"matched": self.matched, "swapped": self.swapped, "left": self.left}
-
-    def __str__(self):
-        def number(v, form):
-            return "-" if v is None else format(v, form)
-
-        rows = [("op", "node", "max abs", "mean abs", "ms before", "ms after")]
-        rows += [(s["op"], s["node"], number(s.get("max_abs"), ".2e"), number(s.get("mean_abs"), ".2e"),
-                  number(s.get("ms_before"), ".3f"), number(s.get("ms_after"), ".3f")) for s in self.swapped]  # fmt: skip
-        widths = [max(len(r[i]) for r in rows) for i in range(6)]
-        lines = ["  ".join(c.ljust(w) for c, w in zip(r, widths)).rstrip() for r in rows]
-        lines += [f"left: {x['node']} ({x['op']}): {x['why']}" for x in self.left]
-        return "\n".join([f"matched {self.matched}, swapped {len(self.swapped)}, left {len(self.left)}", *lines])
+    def of(self, graph):
+        return self.rules
 
 
-def _function_graph(function, specs):
-    names = list(inspect.signature(function).parameters)
-    structure = ("tuple", (("tuple", ("*",) * len(names)), ("dict", ())))
-    return _trace.trace(function, specs, structure, names=names, name=getattr(function, "__name__", "pattern"))[0]
+class _Functions:
+    """A pattern and a replacement as functions: which rules they are depends on the dtypes of the graph."""
+
+    def __init__(self, pattern, replacement):
+        self.pattern, self.replacement = pattern, replacement
+        self.name = getattr(pattern, "__name__", "pattern")
+        self.names = self._parameters("pattern", pattern)
+        if (n := len(self._parameters("replacement", replacement))) != len(self.names):
+            raise ValueError(f"substitute: replacement must take the pattern's {len(self.names)} arguments, got {n}")
+
+    @staticmethod
+    def _parameters(what, function):
+        if not callable(function):
+            raise TypeError(f"substitute: {what} must be a function, got {type(function).__name__}")
+        # A parameter with a default is a setting of the function, no tensor.
+        found = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+        if not found or any(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD, p.KEYWORD_ONLY) for p in found):
+            raise TypeError(f"substitute: {what} must be a function of tensors by position, got {function!r}")
+        return [p.name for p in found]
+
+    def of(self, graph):
+        """One rule for every way in which the pattern can hang together, over the dtypes that the graph has."""
+        values = {v for n in graph.nodes for v in (*n["inputs"], *n["outputs"])} | set(graph.inputs)
+        dtypes = [dt.float32, *sorted({dt.from_id(graph.dtype(v)) for v in values} - {dt.float32}, key=str)]
+        count, found, error = len(self.names), {}, None
+        same = [(d,) * count for d in dtypes]
+        mixed = [] if len(dtypes) ** count > 64 else itertools.product(dtypes, repeat=count)
+        kinds = list(dict.fromkeys([*same, *mixed]))
+        ranks = [(r,) * count for r in (3, 2, 4, 1)]
+        for tries in ([(k, r) for k in kinds for r in ranks], itertools.product(kinds, self._mixed_ranks(count))):
+            for kind, rank in tries:
+                shared = [_trace.dim(f"d{i}") for i in range(4)]
+                for shapes in ([shared[:r] for r in rank], [[None] * r for r in rank]):
+                    try:
+                        traced, _ = _trace.trace(self.pattern, list(zip(kind, shapes)), names=self.names)
+                    except (ValueError, TypeError, RuntimeError, IndexError) as e:
+                        error = error or e
+                        continue
+                    found.setdefault(str([(n["op"], n["inputs"]) for n in traced.nodes]), traced)
+            if found:
+                return [_core.Rule(self.name, g, self._into(self.pattern), self._into(self.replacement))
+                        for g in found.values()]  # fmt: skip
+        raise ValueError(f"substitute: the pattern {self.name} cannot be traced: {error}")
+
+    @staticmethod
+    def _mixed_ranks(count):
+        return list(itertools.product((3, 2, 1, 4), repeat=count)) if count <= 4 else []
+
+    @staticmethod
+    def _into(function):
+        return lambda graph: _trace.trace_into(graph, function) and None
 
 
-def _rules(pattern, replacement):
+def _sources(pattern, replacement):
     if pattern is None:
         if replacement is not None:
             raise ValueError("substitute: replacement needs a pattern")
-        return _core.rules()
+        return _Registered()
     if replacement is None:
         raise ValueError("substitute: pattern needs a replacement")
-    count = len(inspect.signature(pattern).parameters)
-    error = None
-    # A pattern says nothing of ranks: the first ones under which both sides make sense are taken.
-    for rank in (3, 2, 4, 1):
-        same = [(dt.float32, [_trace.dim(f"d{i}") for i in range(rank)])] * count
-        for specs in (same, [(dt.float32, [None] * rank)] * count):
-            try:
-                graphs = [_function_graph(f, specs) for f in (pattern, replacement)]
-            except (ValueError, TypeError, RuntimeError) as e:
-                error = error or e
-                continue
-            return [_core.Rule(name=getattr(pattern, "__name__", "pattern"), pattern=graphs[0], replacement=graphs[1])]
-    raise ValueError(f"substitute: the pattern cannot be traced: {error}")
+    return _Functions(pattern, replacement)
 
 
-def _input_sets(prove):
-    sets = prove if isinstance(prove, list) and prove and isinstance(prove[0], (tuple, list)) else [prove]
-    sets = [s if isinstance(s, (tuple, list)) else (s,) for s in sets]
-    if not sets or not all(len(s) for s in sets):
-        raise ValueError("substitute: prove must be inputs of the model, got none")
-    return [tuple(x if isinstance(x, Tensor) else Tensor(x) for x in s) for s in sets]
+def rules_of_level(level: str):
+    """Rules of a fusion level: O0, O1 none; O2 those that need no matrix product; O3 all."""
+    if level not in LEVELS:
+        raise ValueError(f"fusion level must be one of {', '.join(LEVELS)}, got {level!r}")
+    rules = _core.rules() if level in ("O2", "O3") else []
+    heavy = {"MatMul", "BatchMatMul"}
+    while True:  # what replaces a product is one, too: DenseAdd is found by Dense
+        more = {r.op.split("@")[0] for r in rules if heavy & set(re.findall(r"(\w+)\(", r.program))} - heavy
+        if not more:
+            break
+        heavy |= more
+    return rules if level == "O3" else [r for r in rules if r.op.split("@")[0] not in heavy]
 
 
-def _specs(sets):
-    """Dimensions that differ between the sets are open; those that always agree with each other are one."""
-    dims, specs = {}, []
-    for arrays in zip(*sets):
-        shape = []
-        for i in range(len(arrays[0].shape)):
-            sizes = tuple(a.shape[i] for a in arrays)
-            shape.append(sizes[0] if len(set(sizes)) == 1 else dims.setdefault(sizes, _trace.dim(f"d{len(dims)}")))
-        specs.append((arrays[0].dtype, tuple(shape)))
-    return specs
+LEVELS = {
+    "O0": "nothing",
+    "O1": "folds constants, merges equal nodes, drops unused ones",
+    "O2": "O1, and fuses what needs no matrix product: normalisation, activations",
+    "O3": "O2, and fuses matrix products with what stands around them: dense layers, attention",
+}
 
 
-def _second_size(inputs):
-    """The same inputs with one more row where all of them have the same first dimension."""
-    first = {t.shape[:1] for t in inputs}
-    if len(first) != 1 or first == {()} or not next(iter(first))[0]:
-        return None
-    return tuple(Tensor(np.concatenate([t.asnumpy(), t.asnumpy()[:1]])) for t in inputs)
+def _open(sets):
+    return open_specs([[(t.dtype, t.shape) for t in s] for s in sets])
 
 
 def substitute(target, pattern=None, replacement=None, *, prove=None, only_faster=False) -> Report:
     """Puts operators in place of the subgraphs they compute, in a Cell, a GraphCell or a graph.
 
-    pattern and replacement are functions over `ops` with the same arguments; without them the `replaces:` of
-    every registered operator apply. prove gives the model's inputs, a tuple of arrays or a list of such tuples:
-    a swap stays only where results agree. Dimensions that differ between the tuples stay open; for one tuple
-    the first dimension is proven at a second size where all inputs share it. only_faster keeps a swap only if
-    at least 5 % faster. Later calls of the Cell with fitting inputs run the new graph.
+    pattern and replacement are functions over `ops` with the same arguments, of any dtype and rank; without them
+    the `replaces:` of every registered operator apply. prove gives the model's inputs, a tuple of arrays or a list
+    of such tuples: a swap stays only where results agree. Dimensions that differ between the tuples stay open;
+    for one tuple the first dimension is proven at a second size where all inputs share it. A graph's open
+    dimensions of which the inputs have one size are proven at a second one, cut out of them. only_faster keeps a
+    swap only if at least 5 % faster. Later calls of the Cell run the new graph, in either mode; with a proof, for
+    inputs that fit it. Without one the swaps are made whenever the Cell is traced, at the latest by its next call.
     """
-    rules = _rules(pattern, replacement)
+    source = _sources(pattern, replacement)
     if only_faster and prove is None:
         raise ValueError("substitute: only_faster needs prove=inputs")
-    sets = None if prove is None else _input_sets(prove)
+    sets = None if prove is None else input_sets("substitute", prove)
 
     def run(graph):
         arrays = None if sets is None else [[t.asnumpy() for t in s] for s in sets]
-        return Report(**_core.substitute(graph, rules, arrays, only_faster))
+        return Report(**_core.substitute(graph, source.of(graph), arrays, only_faster))
 
     if isinstance(target, _core.Graph):
         return run(target)
@@ -115,62 +142,38 @@ def substitute(target, pattern=None, replacement=None, *, prove=None, only_faste
         return report
     if not isinstance(target, nn.Cell):
         raise TypeError(f"substitute: expected a Cell or a graph, got {type(target).__name__}")
+    target._setup()
     if sets is None:
-        if target._specs is None:
-            raise ValueError(
-                "substitute: give prove=inputs, or call the Cell in GRAPH_MODE before: its inputs are not known"
-            )
-        specs, structure = target._specs
-        graph, _ = target._trace(specs, structure)
-        report = run(graph)
-        target._invalidate()
-        target._rules.extend(rules)
+        report = Report(pending=True)
+        if target._specs is not None:
+            graph, _ = target._trace(*target._specs)
+            target._graft(graph)
+            report = run(graph)
+        target._outdate()
+        target._rules.append((source, report))
         return report
     leaves = []
     structure = _trace.flatten((sets[0], {}), leaves)
-    graph = None
-    if len(sets) == 1 and (second := _second_size(sets[0])) is not None:
-        try:
-            graph, out = target._trace(_specs([sets[0], second]), structure)
-            target._trace([(t.dtype, t.shape) for t in second], structure)
-            sets.append(second)
-        except (ValueError, TypeError, RuntimeError):  # its first dimension is not open
-            graph = None
-    if graph is None:
-        graph, out = target._trace(_specs(sets), structure)
+    before = _base(target, sets, structure)
+    graph, out = before.graph.clone(), before.structure
     report = run(graph)
-    target._invalidate()
-    target._grafted.append((_trace.Program(graph, out), structure))
+    target._outdate()
+    target._grafted[:] = [(p, s) for p, s in target._grafted if p is not before]
+    target._grafted.insert(0, (_trace.Program(graph, out), structure))
     return report
 
 
-def replace_cell(net, cls, factory) -> Report:
-    """Puts factory(cell) in place of every sub-cell of type cls."""
-    report = Report()
-    for prefix, parent in list(net.cells_and_names()):
-        for name, cell in list(parent._cells.items()):
-            if not isinstance(cell, cls):
-                continue
-            path = f"{prefix}.{name}" if prefix else name
-            report.matched += 1
-            new = factory(cell)
-            if new is None or new is cell:
-                report.left.append({"op": cls.__name__, "node": path, "why": "the factory gave no other cell"})
-                continue
-            if not callable(new):
-                raise TypeError(f"replace_cell: factory must return a Cell or a callable, got {type(new).__name__}")
-            if not isinstance(new, nn.Cell):
-                new = _Call(new)
-            setattr(parent, name, new)
-            report.swapped.append({"op": getattr(new, "name", type(new).__name__), "node": path})
-    return report
-
-
-class _Call(nn.Cell):
-    def __init__(self, function):
-        super().__init__()
-        self.function = function
-        self.name = getattr(function, "name", type(function).__name__)
-
-    def construct(self, *args):
-        return self.function(*args)
+def _base(cell, sets, structure):
+    """The program to start from: what an earlier substitution gave, where all sets fit it, or a new trace."""
+    for program, inside in cell._grafted:
+        if inside == structure and all(program.fits(s) for s in sets):
+            return program
+    if len(sets) == 1 and (second := second_size(sets[0])) is not None:
+        try:
+            program = cell._make(_open([sets[0], second]), structure)
+            cell._trace([(t.dtype, t.shape) for t in second], structure)
+            sets.append(second)
+            return program
+        except (ValueError, TypeError, RuntimeError, IndexError):  # its first dimension is not open
+            pass
+    return cell._make(_open(sets), structure)

@@ -31,8 +31,7 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
         graph = _grafted(net, structure, leaves)
         if graph is None:
             graph, _ = net._trace([(t.dtype, t.shape) for t in leaves], structure)
-            if net._rules:
-                _core.substitute(graph, net._rules)
+            net._graft(graph)
     path.parent.mkdir(parents=True, exist_ok=True)
     _core.write_mindir(graph, str(path))
     return str(path)

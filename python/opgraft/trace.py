@@ -83,6 +83,9 @@ class SymInt:
     def __hash__(self):
         return hash(self.dim)
 
+    def __bool__(self):
+        raise ValueError(f"trace: whether dimension {self!r} is 0 is not known before the graph runs")
+
     def __index__(self):
         raise TypeError(f"trace: dimension {self!r} is not a number before the graph runs")
 
@@ -99,8 +102,9 @@ def active():
 
 
 class Tracer:
-    def __init__(self, name="main"):
-        self.graph = _core.Graph(name)
+    def __init__(self, name="main", graph=None):
+        self.graph = graph or _core.Graph(name)
+        self.parameters = []  # those used, with the data they had
         self.scopes = []
         self._constants, self._shapes, self._names, self._keep = {}, {}, {}, []
         self._dims = {}
@@ -137,6 +141,8 @@ class Tracer:
                     raise RuntimeError("trace: a value of another trace was used; a Cell must not keep traced tensors")
                 return x._id
             named = isinstance(x, Parameter) and bool(x.name)
+            if isinstance(x, Parameter):
+                self.parameters.append((x, x._array))
             return self.constant(x._array, x.name if named else "", named)
         return self.constant(np.asarray(x))
 
@@ -182,6 +188,21 @@ class Tracer:
         _local.tracer = self._outer
 
 
+class Const:
+    """An argument that is no tensor; equal to another only of the same type, so that 1, 1.0 and True differ."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
+
+    def __eq__(self, other):
+        return type(self.value) is type(other.value) and self.value == other.value
+
+    def __hash__(self):
+        return hash(self.value)
+
+
 def flatten(tree, leaves):
     """Appends the tensors of nested tuples, lists and dicts to `leaves`; returns the structure, hashable."""
     if isinstance(tree, (Tensor, np.ndarray)):
@@ -197,7 +218,7 @@ def flatten(tree, leaves):
         raise TypeError(
             f"trace: an argument must be a tensor or a constant that can be hashed, got {type(tree).__name__}"
         ) from None
-    return ("const", tree)
+    return ("const", Const(tree))
 
 
 def unflatten(structure, leaves):
@@ -206,7 +227,7 @@ def unflatten(structure, leaves):
         return next(leaves)
     kind, body = structure
     if kind == "const":
-        return body
+        return body.value
     if kind == "dict":
         return {k: unflatten(v, leaves) for k, v in body}
     items = [unflatten(s, leaves) for s in body]
@@ -264,10 +285,11 @@ def _distinct(names):
     return out
 
 
-def trace(function, specs, structure=None, names=None, name="main"):
+def trace(function, specs, structure=None, names=None, name="main", parameters=None):
     """Runs `function` on traced inputs. specs: (dtype, shape) each. Returns (graph, output structure).
 
-    Inputs have the names of the function's parameters, outputs those of the dict it returns.
+    Inputs have the names of the function's parameters, outputs those of the dict it returns. To a list
+    `parameters` the Parameters used are added, each with its data.
     """
     tracer = Tracer(name)
     structure = structure or ("tuple", (("tuple", ("*",) * len(specs)), ("dict", ())))
@@ -279,7 +301,30 @@ def trace(function, specs, structure=None, names=None, name="main"):
     leaves = []
     out = flatten(result, leaves)
     tracer.graph.set_outputs([tracer.lift(t) for t in leaves], _distinct(output_names(out)))
+    if parameters is not None:
+        parameters += tracer.parameters
     return tracer.graph, out
+
+
+def trace_into(graph, function, structure=None, parameters=None):
+    """As `trace`, on the inputs that a graph has already; returns the output structure."""
+    tracer = Tracer(graph=graph)
+    inputs = [tracer.tensor(v) for v in graph.inputs]
+    with tracer:
+        args, kwargs = unflatten(structure, iter(inputs)) if structure else (inputs, {})
+        result = function(*args, **kwargs)
+    leaves = []
+    out = flatten(result, leaves)
+    graph.set_outputs([tracer.lift(t) for t in leaves])
+    if parameters is not None:
+        parameters += tracer.parameters
+    return out
+
+
+def splice(tracer, graph, structure, tensors, prefix=""):
+    """Another graph's nodes in the one being traced, run on `tensors`."""
+    values = tracer.graph.splice(graph, [tracer.lift(t) for t in tensors], prefix)
+    return unflatten(structure, iter([tracer.tensor(v) for v in values]))
 
 
 def clean(graph):
@@ -314,6 +359,8 @@ class Program:
             if t.dtype != dtype or len(t.shape) != len(dims):
                 return False
             for d, n in zip(dims, t.shape):
+                if isinstance(n, SymInt):  # while another graph is traced; -1 is a size unlike any other
+                    n = ("dim", n.dim) if n.dim != -1 else object()
                 if d >= 0 and d != n or d < 0 and n is not None and bound.setdefault(d, n) != n:
                     return False
         return True
@@ -321,33 +368,3 @@ class Program:
     def __call__(self, tensors):
         out = self.session.run([t._value("call") for t in tensors])
         return unflatten(self.structure, iter([Tensor(a) for a in out]))
-
-
-class jit:  # noqa: N801 - MindSpore's name
-    """Decorator: traces a function once per input signature and runs the graph."""
-
-    def __init__(self, function):
-        self._function = function
-        self._programs = {}
-        self.__doc__ = function.__doc__
-        self.__name__ = getattr(function, "__name__", "jit")
-
-    def __get__(self, instance, owner=None):
-        if instance is None:
-            return self
-        # One trace cache per instance, kept on it.
-        key = f"_jit_{self.__name__}"
-        if key not in instance.__dict__:
-            object.__setattr__(instance, key, jit(self._function.__get__(instance)))
-        return instance.__dict__[key]
-
-    def __call__(self, *args, **kwargs):
-        if active():
-            return self._function(*args, **kwargs)
-        leaves = []
-        structure = flatten((args, kwargs), leaves)
-        key = (structure, tuple((t.dtype, t.shape) for t in leaves))
-        if key not in self._programs:
-            graph, out = trace(self._function, [(t.dtype, t.shape) for t in leaves], structure, name=self.__name__)
-            self._programs[key] = Program(clean(graph), out)
-        return self._programs[key](leaves)

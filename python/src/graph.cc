@@ -4,6 +4,40 @@
 #include "bindings.h"
 
 namespace opgraft::python {
+namespace {
+
+std::vector<ValueId> splice(Graph &g, const Graph &other, const std::vector<ValueId> &inputs,
+                            const std::string &prefix) {
+  if (inputs.size() != other.inputs.size())
+    throw py::value_error(other.name + ": takes " + std::to_string(other.inputs.size()) + " inputs, got " +
+                          std::to_string(inputs.size()));
+  std::map<ValueId, ValueId> to;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Value &want = other.value(other.inputs[i]), &got = g.value(inputs[i]);
+    if (want.type.dtype != got.type.dtype)
+      throw py::type_error(other.name + ": " + want.name + ".dtype must be " + dtype_name(want.type.dtype) + ", got " +
+                           dtype_name(got.type.dtype));
+    to[other.inputs[i]] = inputs[i];
+  }
+  auto value = [&](ValueId v) {
+    const Value &x = other.value(v);
+    if (!to.count(v)) to[v] = g.add_constant(x.constant, x.name, x.parameter);
+    return to[v];
+  };
+  for (NodeId id : other.order()) {
+    const Node &n = other.node(id);
+    std::vector<ValueId> in;
+    for (ValueId v : n.inputs) in.push_back(value(v));
+    NodeId copy = g.add_node(Registry::global(), n.spec.empty() ? n.op : n.spec, in, n.attrs, prefix + n.name);
+    g.node(copy).fallback = n.fallback;
+    for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = g.node(copy).outputs[i];
+  }
+  std::vector<ValueId> out;
+  for (ValueId v : other.outputs) out.push_back(value(v));
+  return out;
+}
+
+}  // namespace
 
 void bind_graph(py::module_ &m) {
   py::class_<Graph, std::shared_ptr<Graph>>(m, "Graph", "A graph of primitives")
@@ -72,6 +106,18 @@ void bind_graph(py::module_ &m) {
              if (g.value(v).kind != opgraft::Value::kConstant) return py::none();
              return to_numpy(g.value(v).constant, false);
            })
+      .def(
+          "like",
+          [](const Graph &g, const std::string &name, const std::vector<ValueId> &values,
+             const std::vector<std::string> &names) {
+            auto out = std::make_shared<Graph>(name);
+            out->symbols = g.symbols;
+            for (size_t i = 0; i < values.size(); ++i) out->add_input(names.at(i), g.value(values[i]).type);
+            return out;
+          },
+          py::arg("name"), py::arg("values"), py::arg("names"), "A graph with no nodes, and inputs like these values")
+      .def("splice", &splice, py::arg("other"), py::arg("inputs"), py::arg("prefix") = "",
+           "Copies another graph's nodes, run on `inputs`; returns the values of its outputs")
       .def("dump", &Graph::dump)
       .def("clone", &Graph::clone)
       .def("__str__", &Graph::dump);

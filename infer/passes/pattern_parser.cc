@@ -1,0 +1,216 @@
+#include <fmt/format.h>
+
+#include "infer/passes/pattern.h"
+
+namespace opgraft::passes {
+namespace {
+
+class Parser {
+ public:
+  Parser(const std::string &text, const std::string &origin) : s_(text), origin_(origin) {}
+
+  Pattern parse() {
+    for (;;) {
+      skip(true);
+      size_t start = at_;
+      std::string name = word();
+      skip(false);
+      if (!name.empty() && peek() == '=') {
+        ++at_;
+        skip(false);
+        Pattern::Arg a = arg();
+        if (a.kind != Pattern::Arg::kNode) fail("a call after '='");
+        p_.calls[size_t(a.node)].label = name;
+        if (!p_.labels.emplace(name, a).second) fail("a new name, '" + name + "' is taken");
+        continue;
+      }
+      at_ = start;
+      p_.results.push_back(arg());
+      skip(false);
+      while (peek() == ',') {
+        ++at_;
+        skip(true);
+        p_.results.push_back(arg());
+        skip(false);
+      }
+      break;
+    }
+    if (p_.results[0].kind != Pattern::Arg::kNode) fail("a call as the first result");
+    skip(true);
+    if (s_.compare(at_, 2, "->") == 0) {
+      at_ += 2;
+      do {
+        skip(true);
+        setting();
+        skip(true);
+      } while (peek() == ',' && ++at_);
+    }
+    skip(true);
+    if (at_ != s_.size()) fail("the end");
+    return std::move(p_);
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string &expected) const {
+    throw Error(OPGRAFT_INVALID_VALUE,
+                fmt::format("{}: pattern: expected {} at '{}'", origin_, expected, s_.substr(at_, 24)));
+  }
+  char peek() const { return at_ < s_.size() ? s_[at_] : '\0'; }
+  void skip(bool lines) {
+    while (peek() == ' ' || peek() == '\t' || (lines && (peek() == '\n' || peek() == '\r'))) ++at_;
+  }
+  std::string word() {
+    size_t start = at_;
+    while (std::isalnum(static_cast<unsigned char>(peek())) || peek() == '_') ++at_;
+    std::string w = s_.substr(start, at_ - start);
+    if (!w.empty() && std::isdigit(static_cast<unsigned char>(w[0]))) {
+      at_ = start;
+      return "";
+    }
+    return w;
+  }
+  bool number(double &value, bool &integer) {
+    const char *begin = s_.c_str() + at_;
+    if (!std::isdigit(static_cast<unsigned char>(*begin)) && *begin != '-' && *begin != '.') return false;
+    char *end;
+    value = std::strtod(begin, &end);
+    if (end == begin) return false;
+    integer = std::string_view(begin, size_t(end - begin)).find_first_of(".eE") == std::string::npos;
+    at_ += size_t(end - begin);
+    return true;
+  }
+  AttrValue literal(bool &ok) {
+    ok = true;
+    double v;
+    bool integer;
+    if (number(v, integer)) return integer ? AttrValue(int64_t(v)) : AttrValue(v);
+    if (peek() == '[') {
+      ++at_;
+      std::vector<int64_t> list;
+      for (skip(true); peek() != ']'; skip(true)) {
+        if (!number(v, integer) || !integer) fail("a list of int");
+        list.push_back(int64_t(v));
+        skip(true);
+        if (peek() == ',') ++at_;
+      }
+      ++at_;
+      return list;
+    }
+    if (peek() == '"' || peek() == '\'') {
+      char q = s_[at_++];
+      size_t end = s_.find(q, at_);
+      if (end == std::string::npos) fail("a closing quote");
+      std::string text = s_.substr(at_, end - at_);
+      at_ = end + 1;
+      return text;
+    }
+    size_t start = at_;
+    std::string w = word();
+    if (w == "true" || w == "false") return w == "true";
+    at_ = start;
+    ok = false;
+    return false;
+  }
+  Pattern::Arg arg() {
+    if (++depth_ > 64) fail("less nesting");
+    Pattern::Arg a;
+    double v;
+    bool integer;
+    skip(true);
+    if (number(v, integer)) {
+      a.kind = Pattern::Arg::kNumber;
+      a.number = v;
+    } else {
+      a.name = word();
+      if (a.name.empty()) fail("a name, number or call");
+      if (peek() == '(') call(a);
+      else if (a.name == "_") a.kind = Pattern::Arg::kAny;
+      else if (auto it = p_.labels.find(a.name); it != p_.labels.end()) a = it->second;
+      else a.kind = Pattern::Arg::kVariable;
+    }
+    --depth_;
+    return a;
+  }
+  void call(Pattern::Arg &a) {
+    Pattern::Call c;
+    c.op = a.name;
+    ++at_;
+    for (skip(true); peek() != ')'; skip(true)) {
+      size_t start = at_;
+      std::string name = word();
+      skip(false);
+      if (!name.empty() && peek() == '=') {
+        ++at_;
+        skip(true);
+        Pattern::Want w;
+        bool ok;
+        w.literal = literal(ok);
+        if (ok) w.kind = Pattern::Want::kLiteral;
+        else {
+          w.name = word();
+          if (w.name.empty()) fail("an attribute's value");
+          w.kind = w.name == "_" ? Pattern::Want::kAnything : Pattern::Want::kBind;
+        }
+        c.attrs.emplace_back(name, w);
+      } else {
+        at_ = start;
+        c.args.push_back(arg());
+      }
+      skip(true);
+      if (peek() == ',') ++at_;
+      else if (peek() != ')') fail("',' or ')'");
+    }
+    ++at_;
+    a = {Pattern::Arg::kNode, "", 0, int(p_.calls.size())};
+    p_.calls.push_back(std::move(c));
+  }
+  void setting() {
+    Pattern::Setting s;
+    s.attr = word();
+    skip(false);
+    if (s.attr.empty() || peek() != '=') fail("attr=value");
+    ++at_;
+    skip(false);
+    if (s_.compare(at_, 2, "1/") == 0) {
+      at_ += 2;
+      s.kind = Pattern::Setting::kInverse;
+      s.name = word();
+    } else if (s_.compare(at_, 4, "dim(") == 0) {
+      at_ += 4;
+      s.kind = Pattern::Setting::kDim;
+      s.name = word();
+      skip(false);
+      if (peek() == ',') ++at_;
+      skip(false);
+      double v;
+      bool integer;
+      if (!number(v, integer)) fail("a dimension's index");
+      s.index = int64_t(v);
+      skip(false);
+      if (peek() != ')') fail("')'");
+      ++at_;
+    } else {
+      bool ok;
+      s.literal = literal(ok);
+      if (!ok) {
+        // A bare word that the op declares a string for, or a name bound in the program.
+        s.kind = Pattern::Setting::kName;
+        s.name = word();
+        if (s.name.empty()) fail("a value");
+      }
+    }
+    p_.settings.push_back(std::move(s));
+  }
+
+  const std::string &s_;
+  std::string origin_;
+  size_t at_ = 0;
+  int depth_ = 0;
+  Pattern p_;
+};
+
+}  // namespace
+
+Pattern parse_pattern(const std::string &program, const std::string &origin) { return Parser(program, origin).parse(); }
+
+}  // namespace opgraft::passes

@@ -1,0 +1,121 @@
+#include "infer/passes/subgraph.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+#include <set>
+
+namespace opgraft::passes {
+namespace {
+
+// A value known from shapes alone (a Reshape's target), made anew from the shapes of `out`'s inputs.
+ValueId shape_value(const Value &x, Graph &out, const Registry &registry) {
+  auto scalar = [](int64_t k) {
+    Tensor t(OPGRAFT_INT64, {});
+    *t.data<int64_t>() = k;
+    return t;
+  };
+  auto result = [&](const char *op, std::vector<ValueId> in, Attrs attrs = {}) {
+    return out.node(out.add_node(registry, op, std::move(in), std::move(attrs))).outputs[0];
+  };
+  auto element = [&](int64_t k) -> ValueId {
+    if (!is_symbol(k)) return out.add_constant(scalar(k));
+    for (ValueId in : out.inputs) {
+      auto &dims = out.value(in).type.dims;
+      for (size_t i = 0; i < dims.size(); ++i)
+        if (dims[i] == k) return result("TupleGetItem", {result("Shape", {in})}, {{"index", int64_t(i)}});
+    }
+    throw Error(OPGRAFT_INTERNAL, "substitute: " + x.name + " needs a size that no input of the subgraph has");
+  };
+  if (x.type.dims.empty()) return element(x.known->front());
+  std::vector<ValueId> elements;
+  for (int64_t k : *x.known) elements.push_back(element(k));
+  return result("MakeTuple", elements);
+}
+
+// Copies nodes of `g` into `out`; `to` maps values already there. A node that itself replaced a
+// subgraph is copied as that subgraph, so that a fallback holds what the model had in the beginning.
+void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, std::map<ValueId, ValueId> &to,
+                const Registry &registry) {
+  auto value = [&](const Graph &from, ValueId v, std::map<ValueId, ValueId> &map) {
+    auto it = map.find(v);
+    if (it != map.end()) return it->second;
+    const Value &x = from.value(v);
+    if (x.kind == Value::kConstant) return map[v] = out.add_constant(x.constant, x.name, x.parameter);
+    if (!x.known) throw Error(OPGRAFT_INTERNAL, "substitute: value " + x.name + " is not inside the subgraph");
+    return map[v] = shape_value(x, out, registry);
+  };
+  for (NodeId id : nodes) {
+    const Node &n = g.node(id);
+    if (n.fallback) {
+      std::map<ValueId, ValueId> inner;
+      size_t next = 0;
+      for (ValueId v : n.inputs)
+        if (g.value(v).kind != Value::kConstant) {
+          // The fallback's inputs are the node's non-constant inputs, each once.
+          ValueId mine = value(g, v, to);
+          bool known = std::any_of(inner.begin(), inner.end(), [&](auto &e) { return e.second == mine; });
+          if (!known && next < n.fallback->inputs.size()) inner[n.fallback->inputs[next++]] = mine;
+        }
+      copy_nodes(*n.fallback, n.fallback->order(), out, inner, registry);
+      for (size_t i = 0; i < n.fallback->outputs.size() && i < n.outputs.size(); ++i)
+        to[n.outputs[i]] = inner.at(n.fallback->outputs[i]);
+      continue;
+    }
+    std::vector<ValueId> in;
+    for (ValueId v : n.inputs) in.push_back(value(g, v, to));
+    NodeId copy = out.add_node(registry, n.spec.empty() ? n.op : n.spec, in, n.attrs, n.name);
+    for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = out.node(copy).outputs[i];
+  }
+}
+
+}  // namespace
+
+std::shared_ptr<Graph> extract(const Graph &g, std::vector<NodeId> nodes, const std::vector<ValueId> &inputs,
+                               const std::vector<ValueId> &results, const Registry &registry) {
+  auto out = std::make_shared<Graph>("fallback");
+  out->symbols = g.symbols;
+  std::map<ValueId, ValueId> to;
+  for (ValueId v : inputs) to[v] = out->add_input(g.value(v).name, g.value(v).type);
+  std::vector<NodeId> ordered;
+  std::set<NodeId> wanted(nodes.begin(), nodes.end());
+  for (NodeId id : g.order())
+    if (wanted.count(id)) ordered.push_back(id);
+  copy_nodes(g, ordered, *out, to, registry);
+  for (ValueId v : results) out->outputs.push_back(to.at(v));
+  return out;
+}
+
+bool sort(Graph &g, const std::vector<NodeId> &preferred) {
+  std::vector<int> position, waiting;
+  std::vector<std::vector<NodeId>> users(g.value_count());
+  NodeId most = -1;
+  for (NodeId id : preferred) most = std::max(most, id);
+  position.assign(size_t(most + 1), 0);
+  waiting.assign(size_t(most + 1), 0);
+  using Entry = std::pair<int, NodeId>;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> ready;
+  for (size_t i = 0; i < preferred.size(); ++i) position[size_t(preferred[i])] = int(i);
+  for (NodeId id : preferred) {
+    for (ValueId v : g.node(id).inputs)
+      if (g.value(v).kind == Value::kResult) {
+        users[size_t(v)].push_back(id);
+        ++waiting[size_t(id)];
+      }
+    if (!waiting[size_t(id)]) ready.push({position[size_t(id)], id});
+  }
+  std::vector<NodeId> order;
+  while (!ready.empty()) {
+    NodeId id = ready.top().second;
+    ready.pop();
+    order.push_back(id);
+    for (ValueId v : g.node(id).outputs)
+      for (NodeId u : users[size_t(v)])
+        if (--waiting[size_t(u)] == 0) ready.push({position[size_t(u)], u});
+  }
+  if (order.size() != preferred.size()) return false;
+  g.set_order(std::move(order));
+  return true;
+}
+
+}  // namespace opgraft::passes

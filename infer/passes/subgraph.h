@@ -1,0 +1,19 @@
+// Parts of a graph: cut out as a graph of their own, and put in order again.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "infer/graph.h"
+
+namespace opgraft::passes {
+
+// `nodes` as a graph over `inputs` that gives `results`. A node that replaced a subgraph is written as that
+// subgraph. Throws Error where the nodes need a value that is no input.
+std::shared_ptr<Graph> extract(const Graph &g, std::vector<NodeId> nodes, const std::vector<ValueId> &inputs,
+                               const std::vector<ValueId> &results, const Registry &registry);
+
+// Topological order that keeps the preferred one where it can. False on a cycle.
+bool sort(Graph &g, const std::vector<NodeId> &preferred);
+
+}  // namespace opgraft::passes

@@ -1,0 +1,71 @@
+"""What proofs of swaps share: the inputs they run on and the report."""
+
+import numpy as np
+
+from . import dtype as dt
+from .tensor import Tensor
+
+
+class Report:
+    """What was matched, swapped, and left alone and why.
+
+    swapped: dicts of op, node, max_abs, mean_abs, ms_before, ms_after (None where not proven); left: of op, node,
+    why. Without a proof and before the first call of a Cell nothing is known yet: `pending` is then True, and the
+    report is filled in when the Cell is traced.
+    """
+
+    def __init__(self, matched=0, swapped=(), left=(), pending=False):
+        self.matched, self.swapped, self.left, self.pending = matched, list(swapped), list(left), pending
+
+    def _fill(self, result):
+        if self.pending:
+            self.__init__(**result)
+
+    def to_dict(self) -> dict:
+        return {"matched": self.matched, "swapped": self.swapped, "left": self.left}
+
+    def __str__(self):
+        if self.pending:
+            return "not known yet: the swaps are made when the Cell is called"
+        columns = [("op", None), ("node", None), ("max_abs", ".2e"), ("mean_abs", ".2e"), ("ms_before", ".4f"),
+                   ("ms_after", ".4f")]  # fmt: skip
+        rows = [[name.replace("_", " ") for name, _ in columns]]
+        for s in self.swapped:
+            values = [(s.get(name), form) for name, form in columns]
+            rows.append(["-" if v is None else format(v, form) if form else v for v, form in values])
+        lines = [f"matched {self.matched}, swapped {len(self.swapped)}, left {len(self.left)}"]
+        if self.swapped:
+            widths = [max(map(len, column)) for column in zip(*rows)]
+            lines += [
+                "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))) for r in rows
+            ]
+        lines += [f"left: {x['node']} ({x['op']}): {x['why']}" for x in self.left]
+        return "\n".join(lines)
+
+    def __repr__(self):
+        return f"<Report: {str(self).splitlines()[0]}>"
+
+
+def input_sets(what, prove):
+    sets = prove if isinstance(prove, list) and prove and isinstance(prove[0], (tuple, list)) else [prove]
+    sets = [s if isinstance(s, (tuple, list)) else (s,) for s in sets]
+    if not sets or not all(len(s) for s in sets):
+        raise ValueError(f"{what}: prove must be inputs of the model, got none")
+    if len({len(s) for s in sets}) != 1:
+        raise ValueError(f"{what}: prove's tuples must be of one length, got {[len(s) for s in sets]}")
+    sets = [tuple(x if isinstance(x, Tensor) else Tensor(x) for x in s) for s in sets]
+    for i, tensors in enumerate(zip(*sets)):
+        kinds = {(dt.name(t.dtype), len(t.shape)) for t in tensors}
+        if len(kinds) != 1:
+            raise ValueError(
+                f"{what}: prove's input {i} must have one dtype and rank in all tuples, got {sorted(kinds)}"
+            )
+    return sets
+
+
+def second_size(inputs):
+    """The same inputs with one more row where all of them have the same first dimension."""
+    first = {t.shape[:1] for t in inputs}
+    if len(first) != 1 or first == {()} or not next(iter(first))[0]:
+        return None
+    return tuple(Tensor(np.concatenate([t.asnumpy(), t.asnumpy()[:1]])) for t in inputs)

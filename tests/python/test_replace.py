@@ -1,0 +1,101 @@
+"""rewrite.replace_cell: what goes in place of cells, what a proof keeps, and that the order of cells stays."""
+
+import numpy as np
+import opgraft
+import pytest
+from opgraft import nn, ops, rewrite
+
+
+def model():
+    return nn.SequentialCell(nn.Dense(4, 8), nn.GELU(False), nn.Dense(8, 4), nn.Dropout(), nn.GELU(False))
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
+def test_a_custom_operator_in_place_of_a_cell_after_the_first_call(mode):
+    opgraft.set_context(mode=mode)
+    net, x = model(), normal(3, 4)
+    before = net(x).asnumpy()
+    seen = []
+
+    def factory(cell):
+        seen.append(cell)
+        return ops.Custom.from_op("FusedGeLU", approximate="none")
+
+    report = rewrite.replace_cell(net, nn.GELU, factory, prove=(x,))
+    assert [s["node"] for s in report.swapped] == ["1", "4"] and len(seen) == 2 and report.left == []
+    for s in report.swapped:
+        assert s["op"] == "FusedGeLU" and 0 <= s["mean_abs"] <= s["max_abs"] < 1e-5
+        assert s["ms_before"] > 0 and s["ms_after"] > 0
+    np.testing.assert_allclose(net(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
+    assert "FusedGeLU" in str(report) and not any(isinstance(c, nn.GELU) for c in net)
+    unproven = rewrite.replace_cell(net, nn.Dense, lambda cell: lambda x: ops.matmul(x, cell.weight, False, True) * 0)
+    assert [s["max_abs"] for s in unproven.swapped] == [None, None]
+    assert (net(x).asnumpy() == 0).all()
+
+
+def test_what_disagrees_stays():
+    net, x = model(), normal(3, 4)
+    before = net(x).asnumpy()
+    report = rewrite.replace_cell(net, nn.GELU, lambda cell: nn.ReLU(), prove=(x,))
+    assert report.matched == 2 and report.swapped == []
+    assert [x["node"] for x in report.left] == ["1", "4"]
+    assert all("the results differ: element 0" in x["why"] for x in report.left)
+    np.testing.assert_array_equal(net(x).asnumpy(), before)
+
+
+def test_a_proof_is_at_two_sizes():
+    class Rows(nn.Cell):  # right for three rows
+        def construct(self, x):
+            return ops.gelu(x, "none") if x.shape[0] == 3 else x
+
+    report = rewrite.replace_cell(model(), nn.GELU, lambda cell: Rows(), prove=(normal(3, 4),))
+    assert report.swapped == [] and "the results differ" in report.left[0]["why"]
+
+
+def test_only_faster():
+    class Slow(nn.Cell):
+        def construct(self, x):
+            for _ in range(20):
+                ops.gelu(x, "none")
+            return ops.gelu(x, "none")
+
+    x = normal(64, 4)
+    report = rewrite.replace_cell(model(), nn.GELU, lambda cell: Slow(), prove=(x,), only_faster=True)
+    assert report.swapped == [] and all("not 5 % faster" in left["why"] for left in report.left)
+    report = rewrite.replace_cell(
+        nn.SequentialCell(Slow()), Slow, lambda _: nn.GELU(False), prove=(x,), only_faster=True
+    )
+    assert len(report.swapped) == 1
+
+
+def test_what_is_left_alone_and_why():
+    class Unused(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.used, self.other = nn.ReLU(), nn.ReLU()
+
+        def construct(self, x):
+            return self.used(x)
+
+    net = Unused()
+    report = rewrite.replace_cell(net, nn.ReLU, lambda cell: ops.relu, prove=(normal(2),))
+    assert [s["node"] for s in report.swapped] == ["used"]
+    assert report.left == [{"op": "ReLU", "node": "other", "why": "the proof's inputs do not reach it"}]
+    report = rewrite.replace_cell(net, nn.Cell, lambda cell: None)
+    assert {x["why"] for x in report.left} == {"the factory gave no other cell"}
+
+
+def test_refusals():
+    net = model()
+    with pytest.raises(ValueError, match="replace_cell: prove must be inputs of the model, got none"):
+        rewrite.replace_cell(net, nn.GELU, lambda cell: nn.ReLU(), prove=())
+    with pytest.raises(ValueError, match="replace_cell: only_faster needs prove=inputs"):
+        rewrite.replace_cell(net, nn.GELU, lambda cell: nn.ReLU(), only_faster=True)
+    with pytest.raises(TypeError, match="factory must return a Cell or a callable, got int"):
+        rewrite.replace_cell(net, nn.GELU, lambda cell: 3)
+    with pytest.raises(TypeError, match="net must be a Cell, got list"):
+        rewrite.replace_cell([], nn.GELU, lambda cell: nn.ReLU())
