@@ -255,21 +255,31 @@ stage_tsan() {
 }
 # tests/fuzz is a CMake project of its own: one executable fuzz_<name>, seeds in corpus/<name>/.
 stage_fuzz() {
-  [ -e tests/fuzz/CMakeLists.txt ] || skip "no fuzzers (tests/fuzz)"
-  need_apt clang libclang-rt-14-dev
-  local dir=$BUILD/fuzz fuzzer name found=
-  "$CMAKE" -S tests/fuzz -B "$dir" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++
+  need_apt clang libclang-rt-14-dev llvm
+  local dir=$BUILD/fuzz yaml fuzzer name file found=
+  mkdir -p "$RESULTS"
+  if ! yaml=$(tests/fuzz/yaml_cpp.sh "$dir/yaml-cpp"); then
+    yaml=
+    note skipped "fuzzing inside yaml-cpp: its source cannot be had, the system's library is not instrumented"
+  fi
+  "$CMAKE" -S tests/fuzz -B "$dir" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DOPGRAFT_YAML_CPP_SOURCE="$yaml"
   "$CMAKE" --build "$dir" -j "$JOBS"
+  rm -rf "$dir/profile"
   for fuzzer in "$dir"/fuzz_*; do
     [ -f "$fuzzer" ] && [ -x "$fuzzer" ] || continue
     found=1
     name=${fuzzer##*/fuzz_}
     # New inputs go to the first folder, seeds are only read.
-    mkdir -p "$dir/found/$name" "tests/fuzz/corpus/$name"
-    OPGRAFT_OPS_PATH=$BUILD/ops "$fuzzer" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 -rss_limit_mb=2048 -artifact_prefix="$dir/" \
-      -verbosity=0 -print_final_stats=1 "$dir/found/$name" "tests/fuzz/corpus/$name"
+    mkdir -p "$dir/found/$name"
+    if [ "$name" = manifest ]; then
+      for file in aot_ops/*/op.yaml; do cp "$file" "$dir/found/$name/$(basename "${file%/op.yaml}").yaml"; done
+    fi
+    OPGRAFT_OPS_PATH=$BUILD/ops LLVM_PROFILE_FILE="$dir/profile/$name.profraw" "$fuzzer" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" \
+      -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$dir/" -verbosity=0 -print_final_stats=1 \
+      "$dir/found/$name" "tests/fuzz/corpus/$name" 2>&1 | grep -v '# Uses:'
   done
   [ -n "$found" ] || die "tests/fuzz built no fuzz_* executable"
+  tests/fuzz/coverage.sh "$dir"
 }
 stage_wheel() {
   cmd_wheel

@@ -1,0 +1,20 @@
+"""Writes the hand-made seeds of the fuzzers: python3 tests/fuzz/seeds [FOLDER] (default: tests/fuzz/corpus).
+
+The models of corpus/mindir that opgraft's own writer made come from the C++ tests:
+OPGRAFT_WRITE_CORPUS=tests/fuzz/corpus/mindir build/tests/opgraft_tests --gtest_filter=MindirTest.*
+"""
+
+import pathlib
+import sys
+
+from elf import elf
+from manifest import YAML
+from mindir import mindir
+from npy import npys
+
+out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "corpus"
+for fuzzer, seeds in {"mindir": mindir(), "npy": npys(), "manifest": YAML.items(), "elf": elf()}.items():
+    folder = out / fuzzer
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in seeds:
+        (folder / name).write_bytes(data if isinstance(data, bytes) else data.encode())
