@@ -20,6 +20,7 @@ void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
   std::vector<std::pair<std::string_view, int32_t>> bound;
   for (size_t i = 0; i < dtypes.size(); ++i) {
     auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
+    if (t.dtype.empty()) continue;  // any: a function made for MindSpore
     std::string_view name = t.name;
     auto set = std::find_if(m.dtypes.begin(), m.dtypes.end(), [&](auto &d) { return d.first == t.dtype; });
     if (set == m.dtypes.end()) {

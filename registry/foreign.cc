@@ -5,6 +5,7 @@
 #include <cstring>
 #include <new>
 
+#include "opgraft/op.h"
 #include "registry/library.h"
 
 namespace opgraft {
@@ -87,18 +88,6 @@ void *const kVtable[] = {nullptr,          nullptr,  // offset to top, type info
                          slot(get_int),    slot(get_float),  slot(get_string),  slot(get_ints),
                          slot(get_floats), slot(get_ints2d), slot(get_floats2d)};
 
-// Ranks, shape pointers and dtype names as the entry takes them.
-struct Arguments {
-  std::vector<int> ndims;
-  std::vector<int64_t *> shapes;
-  std::vector<const char *> dtypes;
-  void add(const std::vector<int64_t> &shape, const char *dtype) {
-    ndims.push_back(int(shape.size()));
-    shapes.push_back(const_cast<int64_t *>(shape.data()));
-    dtypes.push_back(dtype);
-  }
-};
-
 }  // namespace
 
 ForeignExtra::ForeignExtra(std::vector<std::pair<std::string, AttrValue>> attrs, std::shared_ptr<const Library> library)
@@ -115,11 +104,20 @@ const AttrValue *ForeignExtra::find(std::string_view name) const {
   return nullptr;
 }
 
+ForeignArguments::ForeignArguments(std::vector<std::vector<int64_t>> shapes, std::vector<std::string> dtypes)
+    : shapes_(std::move(shapes)), names_(std::move(dtypes)) {
+  for (auto &s : shapes_) {
+    ndims_.push_back(int(s.size()));
+    pointers_.push_back(s.data());
+  }
+  for (auto &n : names_) dtypes_.push_back(n.c_str());
+}
+
 std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, const std::string &function,
                                            const Directories &whitelist) {
   auto op = std::make_shared<ForeignOp>();
   op->library_ = Library::open_foreign(file, whitelist, function);
-  op->name_ = fmt::format("{}:{}", file.string(), function);
+  op->function_ = function;
   op->launch_ = op->library_->symbol(function);
   op->init_ = op->library_->symbol(function + "Init");
   op->infer_shape_ = op->library_->symbol(function + "InferShape");
@@ -127,51 +125,71 @@ std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, co
   return op;
 }
 
+const std::filesystem::path &ForeignOp::path() const { return library_->path(); }
+const FileId &ForeignOp::id() const { return library_->id(); }
+
 std::unique_ptr<ForeignExtra> ForeignOp::extra(std::vector<std::pair<std::string, AttrValue>> attrs) const {
   return std::make_unique<ForeignExtra>(std::move(attrs), library_);
 }
 
+// Runs f; what the operator throws becomes an Error.
+template <class F> auto ForeignOp::contained(const char *what, F &&f) const {
+  auto name = [&] { return fmt::format("{}: {}{} of {}", function_, function_, what, library_->path().string()); };
+  try {
+    return f();
+  } catch (const Error &) {
+    throw;
+  } catch (const std::bad_alloc &) {
+    throw Error(OPGRAFT_OUT_OF_MEMORY, name() + " ran out of memory");
+  } catch (const std::exception &e) {
+    throw Error(OPGRAFT_INTERNAL, fmt::format("{} failed: {}", name(), e.what()));
+  } catch (...) {
+    throw Error(OPGRAFT_INTERNAL, name() + " failed with an exception that is no std::exception");
+  }
+}
+void ForeignOp::check(int code, const char *what) const {
+  if (code)
+    throw Error(OPGRAFT_INTERNAL, fmt::format("{}: {}{} of {} returned {}, expected 0", function_, function_, what,
+                                              library_->path().string(), code));
+}
+
 std::vector<std::vector<int64_t>> ForeignOp::infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs,
                                                           int n_outputs) const {
-  if (!infer_shape_) throw std::runtime_error(name_ + ": exports no InferShape");
-  Arguments a;
-  for (auto &s : inputs) a.add(s, nullptr);
+  if (!infer_shape_) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: exports no InferShape", function_));
+  ForeignArguments a(inputs);
   using Many = std::vector<std::vector<int64_t>>;
-  if (n_outputs != 1)
-    return reinterpret_cast<Many (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(), a.shapes.data(), &extra);
-  return {reinterpret_cast<std::vector<int64_t> (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims.data(),
-                                                                                              a.shapes.data(), &extra)};
+  return contained("InferShape", [&]() -> Many {
+    if (n_outputs != 1)
+      return reinterpret_cast<Many (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims(), a.shapes(), &extra);
+    return {reinterpret_cast<std::vector<int64_t> (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims(), a.shapes(),
+                                                                                                &extra)};
+  });
 }
 
 std::vector<int32_t> ForeignOp::infer_types(ForeignExtra &extra, std::vector<int32_t> inputs, int n_outputs) const {
-  if (!infer_type_) throw std::runtime_error(name_ + ": exports no InferType");
+  if (!infer_type_) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: exports no InferType", function_));
   using Types = std::vector<int32_t>;
-  if (n_outputs != 1) return reinterpret_cast<Types (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra);
-  return {reinterpret_cast<int32_t (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra)};
+  return contained("InferType", [&]() -> Types {
+    if (n_outputs != 1) return reinterpret_cast<Types (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra);
+    return {reinterpret_cast<int32_t (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra)};
+  });
 }
 
-void ForeignOp::init(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors) const {
+void ForeignOp::init(ForeignExtra &extra, const ForeignArguments &a) const {
   if (!init_) return;
-  Arguments a;
-  for (auto &t : tensors) a.add(t.shape, t.dtype.c_str());
-  int code = reinterpret_cast<int (*)(int *, int64_t **, const char **, void *)>(init_)(a.ndims.data(), a.shapes.data(),
-                                                                                        a.dtypes.data(), &extra);
-  if (code) throw std::runtime_error(fmt::format("{}: Init returned {}, expected 0", name_, code));
+  using Init = int (*)(int *, int64_t **, const char **, void *);
+  check(contained("Init", [&] { return reinterpret_cast<Init>(init_)(a.ndims(), a.shapes(), a.dtypes(), &extra); }),
+        "Init");
 }
 
-void ForeignOp::launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors,
-                       const std::vector<void *> &workspaces) const {
-  Arguments a;
-  std::vector<void *> params;
-  for (auto &t : tensors) {
-    a.add(t.shape, t.dtype.c_str());
-    params.push_back(t.data);
-  }
-  params.insert(params.end(), workspaces.begin(), workspaces.end());
+void ForeignOp::launch(ForeignExtra &extra, int nparam, void **params, const ForeignArguments &a) const {
   using Entry = int (*)(int, void **, int *, int64_t **, const char **, void *, void *);
-  int code = reinterpret_cast<Entry>(launch_)(int(params.size()), params.data(), a.ndims.data(), a.shapes.data(),
-                                              a.dtypes.data(), nullptr, &extra);
-  if (code) throw std::runtime_error(fmt::format("{}: returned {}, expected 0", name_, code));
+  check(contained("",
+                  [&] {
+                    return reinterpret_cast<Entry>(launch_)(nparam, params, a.ndims(), a.shapes(), a.dtypes(), nullptr,
+                                                            &extra);
+                  }),
+        "");
 }
 
 }  // namespace opgraft

@@ -14,6 +14,7 @@
 namespace opgraft {
 
 class Library;
+struct FileId;
 
 // MindSpore's AotExtra as the operator sees it: the first 40 bytes are its layout. One per kernel:
 // it holds the attributes, and what Init left there.
@@ -35,12 +36,27 @@ class ForeignExtra {
   std::shared_ptr<const Library> library_;  // holds the destructor of kernel_data_
 };
 
-struct ForeignTensor {
-  void *data = nullptr;
-  std::vector<int64_t> shape;
-  std::string dtype;  // MindSpore's name: "float32"
+// Ranks, shapes and dtype names of inputs and outputs as the entry takes them. Holds copies, which the
+// operator, whose pointers are not const, may write to.
+class ForeignArguments {
+ public:
+  ForeignArguments() = default;
+  ForeignArguments(std::vector<std::vector<int64_t>> shapes, std::vector<std::string> dtypes = {});
+  ForeignArguments(ForeignArguments &&) = default;
+  ForeignArguments &operator=(ForeignArguments &&) = default;
+  int *ndims() const { return const_cast<int *>(ndims_.data()); }
+  int64_t **shapes() const { return const_cast<int64_t **>(pointers_.data()); }
+  const char **dtypes() const { return const_cast<const char **>(dtypes_.data()); }
+
+ private:
+  std::vector<std::vector<int64_t>> shapes_;
+  std::vector<std::string> names_;
+  std::vector<int> ndims_;
+  std::vector<int64_t *> pointers_;
+  std::vector<const char *> dtypes_;
 };
 
+// Calls contain what the operator throws: all throw Error, naming operator, file and code or cause.
 class ForeignOp {
  public:
   // Through the white list, ELF, symbol and dependency checks; throws LoadError.
@@ -55,14 +71,20 @@ class ForeignOp {
   std::vector<std::vector<int64_t>> infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs,
                                                  int n_outputs) const;
   std::vector<int32_t> infer_types(ForeignExtra &extra, std::vector<int32_t> inputs, int n_outputs) const;
-  // tensors: inputs, then outputs. Both throw std::runtime_error on a code that is not 0.
-  void init(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors) const;
-  void launch(ForeignExtra &extra, const std::vector<ForeignTensor> &tensors,
-              const std::vector<void *> &workspaces = {}) const;
+  // arguments: inputs, then outputs; params: the same, then workspaces.
+  void init(ForeignExtra &extra, const ForeignArguments &arguments) const;
+  void launch(ForeignExtra &extra, int nparam, void **params, const ForeignArguments &arguments) const;
+
+  const std::string &function() const { return function_; }
+  const std::filesystem::path &path() const;  // canonical
+  const FileId &id() const;
+  const std::shared_ptr<const Library> &library() const { return library_; }
 
  private:
+  template <class F> auto contained(const char *what, F &&f) const;
+  void check(int code, const char *what) const;
   std::shared_ptr<const Library> library_;
-  std::string name_;
+  std::string function_;
   void *launch_ = nullptr, *init_ = nullptr, *infer_shape_ = nullptr, *infer_type_ = nullptr;
 };
 

@@ -45,6 +45,16 @@ FileId id_of(const struct stat &s) {
   return {s.st_dev, s.st_ino, uint64_t(s.st_size), s.st_mtim.tv_sec * 1'000'000'000 + s.st_mtim.tv_nsec};
 }
 
+// Why a symbol may be undefined: it was built with the other std::string than what should define it.
+std::string string_abi_hint(const Elf &elf, std::string_view cause) {
+  if (cause.find("undefined symbol") == cause.npos) return "";
+  auto is_old = [](std::string_view s) { return s.starts_with("_ZNSs") || s.starts_with("_ZNKSs"); };
+  const bool old = std::any_of(elf.undefined.begin(), elf.undefined.end(), is_old);
+  if (cause.find("__cxx11") == cause.npos && cause.find("Ss") == cause.npos) return "";
+  return fmt::format(" (the name holds a std::string: this file is built with {}; build both sides with the same one)",
+                     old ? "the old std::string ABI, _GLIBCXX_USE_CXX11_ABI=0" : "the new std::string ABI");
+}
+
 // What descriptors must at least hold: everything up to and including `kernel`.
 constexpr size_t kLeastDescriptor = offsetof(opgraft_op, kernel) + sizeof(opgraft_op::kernel);
 
@@ -107,13 +117,8 @@ std::string Loading::allowed() {
   if (dirs.empty()) return "no white list is set";
   auto listed = dirs;
   dirs.push_back(own_operators());
-  for (auto &d : dirs) {
-    std::error_code error;
-    auto real = fs::canonical(d, error);
-    if (error) continue;
-    auto [end, _] = std::mismatch(real.begin(), real.end(), library->path_.begin(), library->path_.end());
-    if (end == real.end()) return fmt::format("lies in {}", real.string());
-  }
+  for (auto &d : dirs)
+    if (lies_in(library->path_, d)) return fmt::format("lies in {}", fs::canonical(d).string());
   std::vector<std::string> names;
   for (auto &d : listed) names.push_back(d.string());
   refuse(fmt::format("lies outside the white list ({}); its real path is {}", fmt::join(names, ", "),
@@ -165,8 +170,14 @@ std::string Loading::symbols() {
 }
 
 std::string Loading::function_symbol() {
-  if (!elf->find(function)) refuse(fmt::format("symbol {} is missing: the file does not export it", function));
-  return "exports " + function;
+  if (elf->find(function) && !elf->find(function)->is_object) return "exports " + function;
+  if (elf->find(function)) refuse(fmt::format("symbol {} is data, expected a function", function));
+  auto mangled = fmt::format("_Z{}{}", function.size(), function);
+  for (auto &s : elf->exports())
+    if (s.name.starts_with(mangled))
+      refuse(fmt::format("symbol {} is missing: found {}, a C++ name; declare the function extern \"C\"", function,
+                         s.name));
+  refuse(fmt::format("symbol {} is missing: the file does not export it", function));
 }
 
 std::string Loading::dependencies() {
@@ -182,7 +193,7 @@ std::string Loading::open() {
     std::string cause = ::dlerror();
     auto prefix = library->path_.string() + ": ";
     if (cause.starts_with(prefix)) cause.erase(0, prefix.size());
-    refuse("dlopen: " + cause);
+    refuse("dlopen: " + cause + string_abi_hint(*elf, cause));
   }
   struct stat s;
   if (::stat(library->path_.c_str(), &s) != 0 || !(id_of(s) == library->id_)) refuse("changed while it was loaded");
@@ -316,6 +327,25 @@ fs::path own_operators() {
   std::error_code error;
   auto self = fs::canonical(info.dli_fname, error);
   return error ? fs::path() : self.parent_path() / "ops";
+}
+
+Directories operator_folders() {
+  Directories dirs;
+  if (auto own = own_operators(); fs::is_directory(own)) dirs.push_back(own);
+  std::string_view more = std::getenv("OPGRAFT_OPS_PATH") ? std::getenv("OPGRAFT_OPS_PATH") : "";
+  while (!more.empty()) {
+    auto end = std::min(more.find(':'), more.size());
+    if (end) dirs.emplace_back(more.substr(0, end));
+    more.remove_prefix(std::min(end + 1, more.size()));
+  }
+  return dirs;
+}
+
+bool lies_in(const fs::path &canonical, const fs::path &dir) {
+  std::error_code error;
+  auto real = fs::canonical(dir, error);
+  if (error) return false;
+  return std::mismatch(real.begin(), real.end(), canonical.begin(), canonical.end()).first == real.end();
 }
 
 std::vector<Check> examine(const fs::path &file, const Directories &whitelist) {

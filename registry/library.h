@@ -56,5 +56,9 @@ class Library {
 
 // The folder of opgraft's own operators, beside libopgraft.so; always allowed.
 std::filesystem::path own_operators();
+// That folder, where there is one, and those of OPGRAFT_OPS_PATH (colon-separated).
+Directories operator_folders();
+// Whether a canonical path lies in `dir`, whose symlinks are resolved.
+bool lies_in(const std::filesystem::path &canonical, const std::filesystem::path &dir);
 
 }  // namespace opgraft

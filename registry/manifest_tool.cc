@@ -2,13 +2,36 @@
 // object: op_manifest.h (name, version and attribute kinds for OPGRAFT_OP) and op_manifest.S (the ELF
 // note).  Usage: opgraft-manifest op.yaml OUT_DIR
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <sstream>
 
-#include "opgraft/abi.h"
+#include "opgraft/mindspore.h"
+#include "opgraft/op.h"
 #include "registry/manifest.h"
+
+// The table of inputs: their dtypes, and which of them share a type variable.
+static void write_inputs(std::ostream &h, const opgraft::Manifest &op) {
+  std::string table;
+  std::map<std::string, size_t> variables;
+  for (size_t i = 0; i < op.inputs.size(); ++i) {
+    auto &in = op.inputs[i];
+    std::vector<int32_t> dtypes{opgraft::dtype_from_name(in.dtype)};
+    std::string variable = fmt::format("{}:{}", in.dtype, i);  // a fixed dtype shares with nobody
+    for (auto &[name, list] : op.dtypes)
+      if (name == in.dtype) dtypes = list, variable = name;
+    auto number = variables.try_emplace(variable, variables.size()).first->second;
+    h << fmt::format("static constexpr int32_t opgraft_dtypes_{}_{}[] = {{{}}};\n", op.name, i,
+                     fmt::join(dtypes, ", "));
+    table += fmt::format("{{\"{0}\", opgraft_dtypes_{1}_{2}, {3}, {4}, {5}, {6}, {7}}}, ", in.name, op.name, i,
+                         dtypes.size(), number, in.value, in.optional, in.variadic);
+  }
+  if (!table.empty())
+    h << fmt::format("static constexpr ::opgraft::detail::InputInfo opgraft_inputs_{}[] = {{{}}};\n", op.name, table);
+}
 
 int main(int argc, char **argv) {
   if (argc != 3) {
@@ -28,13 +51,19 @@ int main(int argc, char **argv) {
     std::ofstream h(dir + "/op_manifest.h"), s(dir + "/op_manifest.S");
     h << "// Generated from op.yaml.\n#pragma once\n#include \"opgraft/export.h\"\n";
     for (auto &op : ops) {
+      for (auto &a : op.attrs)
+        if (a.name.size() > opgraft::mindspore::Name::kMost)
+          throw std::runtime_error(fmt::format("{}: {}: attribute names must be at most {} characters, got {}", argv[1],
+                                               op.name, opgraft::mindspore::Name::kMost, a.name));
       if (!op.attrs.empty()) {
         h << fmt::format("static constexpr ::opgraft::detail::AttrInfo opgraft_attrs_{}[] = {{", op.name);
         for (auto &a : op.attrs) h << fmt::format("{{\"{}\", {}}}, ", a.name, a.kind);
         h << "};\n";
       }
-      h << fmt::format("#define OPGRAFT_INFO_{0} {{\"{0}\", \"{1}\", {2}, {3}}}\n", op.name, op.version,
-                       op.attrs.empty() ? "nullptr" : "opgraft_attrs_" + op.name, op.attrs.size());
+      write_inputs(h, op);
+      h << fmt::format("#define OPGRAFT_INFO_{0} {{\"{0}\", \"{1}\", {2}, {3}, {4}, {5}}}\n", op.name, op.version,
+                       op.attrs.empty() ? "nullptr" : "opgraft_attrs_" + op.name, op.attrs.size(),
+                       op.inputs.empty() ? "nullptr" : "opgraft_inputs_" + op.name, op.inputs.size());
     }
     size_t bytes = text.str().size();
     s << fmt::format(

@@ -11,6 +11,7 @@
 #include <shared_mutex>
 #include <tuple>
 
+#include "registry/functions.h"
 #include "registry/library.h"
 
 namespace opgraft {
@@ -62,15 +63,7 @@ Registry &Registry::global() {
   // Never destroyed: operators may still be running when the process exits.
   static Registry *registry = [] {
     auto *r = new Registry;
-    std::vector<fs::path> dirs;
-    if (auto own = own_operators(); fs::is_directory(own)) dirs.push_back(own);
-    std::string_view more = std::getenv("OPGRAFT_OPS_PATH") ? std::getenv("OPGRAFT_OPS_PATH") : "";
-    while (!more.empty()) {
-      auto end = std::min(more.find(':'), more.size());
-      if (end) dirs.emplace_back(more.substr(0, end));
-      more.remove_prefix(std::min(end + 1, more.size()));
-    }
-    for (auto &d : dirs)
+    for (auto &d : operator_folders())
       for (auto &e : r->load_directory(d)) fmt::print(stderr, "opgraft: refused {} [{}]\n", e.what(), e.step);
     return r;
   }();
@@ -78,13 +71,8 @@ Registry &Registry::global() {
 }
 
 std::vector<OpPtr> Registry::load(const fs::path &file) {
-  std::vector<fs::path> whitelist;
-  {
-    std::shared_lock lock(mutex_);
-    whitelist = whitelist_;
-  }
   // A file that is loaded already passes the steps again: it may have changed, the white list too.
-  auto library = Library::open(file, whitelist);
+  auto library = Library::open(file, whitelist());
   auto key = library->path().string();
   std::vector<OpPtr> ops;
   for (auto &e : library->entries()) {
@@ -135,6 +123,7 @@ OpPtr Registry::find(std::string_view spec) const {
   auto [name, text] = split(spec);
   std::optional<Wanted> wanted;
   if (name.size() != spec.size() && !(wanted = parse_wanted(text))) return nullptr;
+  if (name.find('#') != name.npos) return find_function(name);
   std::shared_lock lock(mutex_);
   OpPtr best;
   for (auto [i, end] = ops_.equal_range(name); i != end; ++i)
@@ -163,6 +152,11 @@ std::vector<OpPtr> Registry::list() const {
   std::sort(all.begin(), all.end(),
             [](auto &a, auto &b) { return std::tie(a->name(), a->version) < std::tie(b->name(), b->version); });
   return all;
+}
+
+std::vector<fs::path> Registry::whitelist() const {
+  std::shared_lock lock(mutex_);
+  return whitelist_;
 }
 
 void Registry::set_whitelist(std::vector<fs::path> dirs) {

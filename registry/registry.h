@@ -25,7 +25,8 @@ struct Op {
   Manifest manifest;
   Version version;
   int32_t score = 1;
-  std::string path;  // of the shared object
+  std::string path;      // of the shared object
+  std::string function;  // of a file made for MindSpore (functions.h); empty: an opgraft operator
   std::shared_ptr<const Library> library;
   mutable std::atomic<int64_t> failures{0};  // kernel failures that the reference took over
 
@@ -78,6 +79,7 @@ class Registry {
   // Directories that files must lie in, after resolving symlinks; empty: anywhere.
   // MS_CUSTOM_AOT_WHITE_LIST (one directory) is honoured as well.
   void set_whitelist(std::vector<std::filesystem::path> dirs);
+  std::vector<std::filesystem::path> whitelist() const;
 
  private:
   mutable std::shared_mutex mutex_;

@@ -148,5 +148,5 @@ void ReferenceGather(Context &c) { gather(c, false); }
 
 using namespace opgraft;
 OPGRAFT_OP(Concat, .inputs = -1, .infer = InferConcat, .kernel = KernelConcat, .reference = ReferenceConcat)
-OPGRAFT_OP(Split, .inputs = 1, .infer = InferSplit, .kernel = KernelSplit, .reference = ReferenceSplit)
+OPGRAFT_OP(Split, .inputs = 1, .outputs = -1, .infer = InferSplit, .kernel = KernelSplit, .reference = ReferenceSplit)
 OPGRAFT_OP(Gather, .inputs = 2, .infer = InferGather, .kernel = KernelGather, .reference = ReferenceGather)

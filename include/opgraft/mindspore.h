@@ -28,22 +28,24 @@ enum Slot { kHasAttr = 2, kBool, kInt, kFloat, kString, kInts, kFloats, kInts2D,
 // and an inline buffer. Placing the characters in the new ABI's inline buffer makes both true: the
 // word before the object is the old length, the pointer itself serves as the (large) capacity, and
 // the new length as the reference count, which is positive, so a copy shares and never frees.
-// Holds names of 1 to 15 characters.
+// The new ABI's buffer ends after 15 characters, but only a move looks at that; a host's getters read
+// and copy by pointer and length, so longer names hold as well.
 class Name {
  public:
+  static constexpr size_t kMost = 63;
   explicit Name(const char *name) {
     size_t n = std::strlen(name);
+    if (n > kMost) n = kMost;                            // the build refuses such names
     words_[0] = n;                                       // old: length
     words_[1] = reinterpret_cast<uint64_t>(&words_[3]);  // both: characters; old: capacity
     words_[2] = n;                                       // new: length; old: reference count
-    words_[3] = words_[4] = 0;
-    std::memcpy(&words_[3], name, n < 16 ? n : 15);
+    std::memcpy(&words_[3], name, n);
   }
   void *get() { return &words_[1]; }
   Name(const Name &) = delete;
 
  private:
-  uint64_t words_[6] = {};
+  uint64_t words_[3 + (kMost + 1) / 8] = {};
 };
 
 // Calls getter `slot`; a class result comes back through a hidden pointer, as the Itanium ABI has it

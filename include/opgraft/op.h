@@ -7,8 +7,10 @@
 // (mindspore.h). Errors are C++ exceptions here; none crosses the boundary.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <cstring>
+#include <exception>
 #include <span>
 #include <stdexcept>
 #include <string>
@@ -330,17 +332,30 @@ class Context : public Arguments {
   const void *packed(int i) const { return call_->packed ? call_->packed[i] : nullptr; }
   int threads() const { return call_->host ? call_->host->threads(call_->host->context) : 1; }
 
-  // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of at least `grain`.
-  // Exceptions must not leave the body.
+  // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of at least `grain`. What a
+  // body throws is thrown here when all are done, the first one only.
   template <class Body> void parallel_for(int64_t n, int64_t grain, const Body &body) const {
-    auto run = [](void *arg, int64_t begin, int64_t end, int32_t worker) {
-      auto &f = *static_cast<const Body *>(arg);
-      if constexpr (std::is_invocable_v<const Body &, int64_t, int64_t, int>) f(begin, end, worker);
-      else f(begin, end);
+    auto invoke = [&body](int64_t begin, int64_t end, int32_t worker) {
+      if constexpr (std::is_invocable_v<const Body &, int64_t, int64_t, int>) body(begin, end, worker);
+      else body(begin, end);
     };
     if (n <= 0) return;
-    if (!call_->host || n <= grain) return run(const_cast<Body *>(&body), 0, n, 0);
-    call_->host->parallel_for(call_->host->context, n, grain < 1 ? 1 : grain, run, const_cast<Body *>(&body));
+    if (!call_->host || n <= grain) return invoke(0, n, 0);
+    struct Work {
+      decltype(invoke) *run;
+      std::atomic_flag failed = ATOMIC_FLAG_INIT;
+      std::exception_ptr error = nullptr;
+    } work{&invoke};
+    auto run = [](void *arg, int64_t begin, int64_t end, int32_t worker) noexcept {
+      auto *w = static_cast<Work *>(arg);
+      try {
+        (*w->run)(begin, end, worker);
+      } catch (...) {
+        if (!w->failed.test_and_set()) w->error = std::current_exception();
+      }
+    };
+    call_->host->parallel_for(call_->host->context, n, grain < 1 ? 1 : grain, run, &work);
+    if (work.error) std::rethrow_exception(work.error);
   }
   const opgraft_call &call() const { return *call_; }
 
@@ -359,8 +374,8 @@ template <class... Ts, class F> void dispatch(const Arguments &a, int32_t dtype,
 
 // The pieces of an operator, in the order of OPGRAFT_OP's designated initialisers.
 struct OpSpec {
-  int inputs;  // fixed number, or -1: variadic
-  int outputs = 1;
+  int inputs;       // fixed number, or -1: variadic
+  int outputs = 1;  // or -1: as many as infer states (MindSpore's inference then gives lists)
   void (*infer)(InferContext &) = nullptr;
   void (*kernel)(Context &) = nullptr;
   void (*reference)(Context &) = nullptr;

@@ -1,93 +1,66 @@
 """ops.Custom: an operator from a shared object, a C++ source, or the registry."""
 
-import hashlib
-import os
 import pathlib
-import subprocess
-import tempfile
 
 import numpy as np
 
 from . import _core
+from . import dtype as dt
 from . import trace as _trace
+from .compile import SOURCES, compile_source
+from .reg_info import CustomRegOp, DataType, check_inputs, check_value, op_info
 from .tensor import Tensor
 
+__all__ = ["Custom", "CustomRegOp", "DataType"]
 
-class DataType:
-    """MindSpore's (dtype, format) pairs: DataType.F32_Default, DataType.None_None, …"""
+_MOST_VARIANTS = 64  # of one Custom, by the attributes that calls give
 
 
-for _short, _long in {
-    "None": "", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
-    "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16", "C64": "complex64",
-}.items():  # fmt: skip
-    for _format in ("None", "Default", "ND", "NCHW", "NHWC"):
-        setattr(
-            DataType,
-            f"{_short}_{_format}",
-            (_long, "" if _format == "None" else "DefaultFormat" if _format == "Default" else _format),
+class _Dim:
+    """A dimension of an input that a graph leaves open, as out_shape sees it: arithmetic is written down in postfix
+    (registry/functions.h) and done when the shape is known."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, text):
+        self.text = text
+
+    def _combine(self, other, op, swap=False):
+        if not isinstance(other, (int, np.integer, _Dim)):
+            return NotImplemented
+        a, b = (_dim_text(x, "") for x in ((other, self) if swap else (self, other)))
+        return _Dim(f"{a} {b} {op}")
+
+    def _unknown(self, *_):
+        raise ValueError(
+            f"Custom: out_shape looks at dimension {self.text}, which is not known before the graph runs; "
+            "it may only add, subtract, multiply and divide (//) it"
         )
 
+    def __eq__(self, other):
+        return True if isinstance(other, _Dim) and other.text == self.text else self._unknown()
 
-class CustomRegOp:
-    """Registration information of a Custom, built call by call as in MindSpore."""
-
-    def __init__(self, op_name="Custom"):
-        self.info = {"op_name": op_name, "inputs": [], "outputs": [], "attr": [], "dtype_format": [], "target": "CPU"}
-
-    def input(self, index=None, name=None, param_type="required", **kwargs):
-        self.info["inputs"].append({"index": index, "name": name, "param_type": param_type, **kwargs})
-        return self
-
-    def output(self, index=None, name=None, param_type="required", **kwargs):
-        self.info["outputs"].append({"index": index, "name": name, "param_type": param_type, **kwargs})
-        return self
-
-    def attr(self, name=None, param_type="required", value_type="all", default_value=None, value=None, **kwargs):
-        self.info["attr"].append({"name": name, "param_type": param_type, "type": value_type,
-                                  "default_value": default_value, "value": value, **kwargs})  # fmt: skip
-        return self
-
-    def dtype_format(self, *args):
-        self.info["dtype_format"].append(args)
-        return self
-
-    def target(self, target):
-        if target != "CPU":
-            raise ValueError(f"CustomRegOp: target must be 'CPU', got {target!r}")
-        self.info["target"] = target
-        return self
-
-    def get_op_info(self):
-        return self.info
+    __hash__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __mod__ = __rmod__ = __int__ = __float__ = _unknown
+    __index__ = _unknown
 
 
-def _cache() -> pathlib.Path:
-    base = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(base) / "opgraft" / "build"
+for _name, _op in {"add": "+", "sub": "-", "mul": "*", "floordiv": "/"}.items():
+    setattr(_Dim, f"__{_name}__", lambda self, o, op=_op: self._combine(o, op))
+    setattr(_Dim, f"__r{_name}__", lambda self, o, op=_op: self._combine(o, op, True))
 
 
-def compile_source(source) -> str:
-    """Compiles a C++ source to a shared object, cached by the content of the source. Returns its path."""
-    source = pathlib.Path(source)
-    if not source.is_file():
-        raise FileNotFoundError(f"{source}: no such file")
-    compiler = os.environ.get("CXX", "g++")
-    flags = ["-O3", "-std=c++17", "-shared", "-fPIC"]
-    digest = hashlib.sha256(
-        " ".join([compiler, *flags, str(source.resolve().parent)]).encode() + source.read_bytes()
-    ).hexdigest()[:24]
-    built = _cache() / f"{source.stem}-{digest}.so"
-    if not built.exists():
-        built.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=built.parent) as work:
-            part = pathlib.Path(work) / "op.so"
-            command = [compiler, *flags, "-I", str(source.resolve().parent), str(source), "-o", str(part)]
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr.strip()}")
-            os.replace(part, built)  # whole or not at all, whoever else compiles it
-    return str(built)
+def _dim_text(d, op):
+    if isinstance(d, _Dim):
+        return d.text
+    if isinstance(d, (int, np.integer)) and not isinstance(d, bool):
+        return "?" if d == -1 else str(int(d))
+    raise TypeError(f"{op}: out_shape must consist of int, got {d!r}")
+
+
+def _rows(value):
+    """(one shape per output, whether several were written)."""
+    several = len(value) > 0 and isinstance(value[0], (tuple, list))
+    return (list(value) if several else [value]), several
 
 
 def _split(func):
@@ -98,10 +71,15 @@ def _split(func):
 class Custom(_core.CustomBase):
     """An operator from outside.
 
-    func: "path.so:Op" (a file with a single op needs no ":Op"), or a C++ source. out_shape and out_dtype are
-    a value, a tuple of values for several outputs, a function of the inputs' shapes or dtypes, or None: the
-    operator's own inference, which also decides where it is given and the operator has one; values that
-    disagree with it are an error. Calling it with NumPy arrays gives NumPy arrays, with Tensors gives Tensors.
+    func: "path.so:Op" of opgraft's or MindSpore's make, or "path.cc:Op", which is compiled (optimised, once); a file
+    with a single operator needs no ":Op". out_shape and out_dtype are a value, a tuple of values for several outputs,
+    a function of the inputs' shapes or dtypes, or None: then the file's own inference decides. An opgraft operator's
+    inference decides always; what is given must agree with it. A shape written as a tuple of one tuple gives a tuple
+    of one result. reg_info (CustomRegOp) names inputs, outputs and attributes: those with a value are fixed, those
+    without come from the call's trailing arguments; input dtypes are checked against its dtype_format. bprop is kept
+    and not called: opgraft computes no gradients. Further keywords are attributes.
+
+    Calling it with NumPy arrays gives NumPy arrays, with Tensors gives Tensors; in a traced graph it becomes a node.
     """
 
     def __init__(
@@ -111,27 +89,45 @@ class Custom(_core.CustomBase):
             raise ValueError(f"Custom: func_type must be 'aot', got {func_type!r}")
         if not isinstance(func, str):
             raise TypeError(f"Custom: func must be a str 'path.so:Op', got {type(func).__name__}")
+        if bprop is not None and not callable(bprop):
+            raise TypeError(f"Custom: bprop must be a function, got {type(bprop).__name__}")
+        if not (out_shape is None or callable(out_shape) or isinstance(out_shape, (tuple, list))):
+            raise TypeError(f"Custom: out_shape must be a function, tuple or list, got {type(out_shape).__name__}")
+        if not isinstance(reg_format, str):
+            raise TypeError(f"Custom: reg_format must be a str, got {type(reg_format).__name__}")
         path, name = _split(func)
-        if pathlib.Path(path).suffix in (".cc", ".cpp", ".cxx"):
+        if pathlib.Path(path).suffix in SOURCES:
             path = compile_source(path)
-        loaded = _core.load(path)
-        names = [op.name for op in loaded]
-        if not name and len(loaded) != 1:
-            raise ValueError(f"Custom: {path} holds {', '.join(names)}: name one as '{path}:{names[0]}'")
-        if name and name not in names:
-            raise ValueError(f"Custom: {path} has no op {name!r}, it holds {', '.join(names)}")
-        self._setup(loaded[names.index(name) if name else 0], attrs, out_shape, out_dtype, bprop, reg_info)
+        native, names = _core.examine_kind(path)
+        if not name and len(names) != 1:
+            of = ", ".join(names) or "no operator"
+            raise ValueError(f"Custom: {path} holds {of}" + (f": name one as '{path}:{names[0]}'" if names else ""))
+        name = name or names[0]
+        if native:
+            found = [op for op in _core.load(path) if op.name == name]
+            if not found:
+                raise ValueError(f"Custom: {path} has no op {name!r}, it holds {', '.join(names)}")
+            self._setup(found[0], attrs, out_shape, out_dtype, bprop, reg_info, reg_format)
+        else:
+            self._setup((path, name), attrs, out_shape, out_dtype, bprop, reg_info, reg_format)
 
-    def _setup(self, op, attrs, out_shape=None, out_dtype=None, bprop=None, reg_info=None):
-        self.op, self.bprop, self.reg_format = op, bprop, "ND"
-        self.out_shape, self.out_dtype = out_shape, out_dtype
-        info = reg_info.get_op_info() if isinstance(reg_info, CustomRegOp) else reg_info or {}
-        self.attrs = {a["name"]: a["value"] for a in info.get("attr", []) if a.get("value") is not None} | attrs
-        # Attributes without a value come from the call's trailing arguments.
-        self._trailing = [a["name"] for a in info.get("attr", []) if a.get("value") is None]
-        if self._trailing or out_shape is not None or out_dtype is not None:
-            return  # every call is checked, so it takes the long way
-        self._bind(op, self.attrs)
+    def _setup(self, op, attrs, out_shape=None, out_dtype=None, bprop=None, reg_info=None, reg_format="ND"):
+        self.bprop, self.reg_format = bprop, reg_format
+        self.out_shape = out_shape
+        if out_dtype is not None and not callable(out_dtype):
+            many = isinstance(out_dtype, (tuple, list))
+            out_dtype = tuple(map(dt.to_dtype, out_dtype)) if many else dt.to_dtype(out_dtype)
+        self.out_dtype = out_dtype
+        self._info = op_info(reg_info)
+        declared = self._info.get("attr", [])
+        self.attrs = {a["name"]: a["value"] for a in declared if a.get("value") is not None} | attrs
+        self._trailing = [a for a in declared if a["name"] not in self.attrs]
+        self._variants = {}
+        self._source = op if isinstance(op, tuple) else None  # file and function of MindSpore's make
+        self.op = _core.load_function(*op, self.attrs) if self._source else op
+        if not self._trailing:
+            ask = bool(self._source or self._info or out_shape is not None or out_dtype is not None)
+            self._bind(self.op, self.attrs, ask)
 
     @classmethod
     def from_op(cls, spec, **attrs):
@@ -142,18 +138,41 @@ class Custom(_core.CustomBase):
 
     @property
     def name(self):
-        return self.op.name
+        return self.op.function or self.op.name
+
+    def _variant(self, values):
+        """This Custom with the trailing attributes of one call."""
+        attrs = dict(self.attrs)
+        for i, a in enumerate(self._trailing):
+            value = values[i] if i < len(values) else a.get("default_value")
+            if value is None:
+                raise TypeError(f"{self.name}: attribute {a['name']} must be given as a trailing argument")
+            check_value(a["name"], a, value)
+            attrs[a["name"]] = value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value
+        key = repr(attrs)
+        if key not in self._variants:
+            if len(self._variants) >= _MOST_VARIANTS:
+                self._variants.pop(next(iter(self._variants)))
+            made = Custom.__new__(Custom)
+            info = {k: v for k, v in self._info.items() if k != "attr"}
+            made._setup(
+                self._source or self.op, attrs, self.out_shape, self.out_dtype, self.bprop, info, self.reg_format
+            )
+            self._variants[key] = made
+        return self._variants[key]
 
     def _call_slow(self, *args, **kwargs):
         if kwargs:
             raise TypeError(
                 f"{self.name}: takes no keyword arguments, got {', '.join(kwargs)}; attributes go to the constructor"
             )
-        attrs = dict(self.attrs)
         if self._trailing:
-            cut = len(args) - len(self._trailing)
-            attrs.update(zip(self._trailing, args[cut:]))
-            args = args[:cut]
+            inputs = self._info.get("inputs", [])
+            cut = len(inputs) if inputs else max(len(args) - len(self._trailing), 0)
+            if len(args) > cut + len(self._trailing):
+                want = f"{cut} inputs and {len(self._trailing)} attributes"
+                raise TypeError(f"{self.name}: takes {want} as reg_info has them, got {len(args)} arguments")
+            return self._variant(args[cut:])(*args[:cut])
         flat = []
         for i, a in enumerate(args):
             for x in a if isinstance(a, (tuple, list)) else (a,):
@@ -163,37 +182,88 @@ class Custom(_core.CustomBase):
                     raise TypeError(f"{self.name}: input {i} must be a Tensor or a NumPy array, got {type(x).__name__}")
                 flat.append(x)
         if any(isinstance(x, Tensor) and x._array is None for x in flat):
-            tracer = next(x._tracer for x in flat if isinstance(x, Tensor) and x._array is None)
-            tracer = tracer or _trace.active()
-            spec = f"{self.op.name}@{self.op.version}"
-            outputs = [tracer.tensor(v) for v in tracer.node(self.op.name, [tracer.lift(x) for x in flat], attrs, spec)]
-            return outputs[0] if len(outputs) == 1 else tuple(outputs)
-        arrays = [x._array if isinstance(x, Tensor) else x for x in flat]
-        out = _core.run_op(self.op, arrays, attrs)
-        self._check(arrays, out)
-        if any(isinstance(x, Tensor) for x in flat):
-            out = [Tensor(a) for a in out]
-        return out[0] if len(out) == 1 else tuple(out)
+            return self._trace(flat)
+        # Plain arrays take the short way; what it did not take as it stands is left to run_op's errors.
+        plain = [self._plain(x) for x in flat]
+        if len(plain) != len(args) or any(p is not a for p, a in zip(plain, args)):
+            return self(*plain)
+        arrays = [x._array if isinstance(x, Tensor) else x for x in plain]
+        return tuple(_core.run_op(self.op, arrays, self._declare(arrays)[0] or self.attrs))
 
-    def _check(self, arrays, out):
-        from .dtype import name, to_dtype
+    @staticmethod
+    def _plain(x):
+        array = x._array if isinstance(x, Tensor) else x
+        native = array.dtype.newbyteorder("=") if array.dtype.byteorder not in "=|" else array.dtype
+        ready = np.require(array.view(np.ndarray).astype(native, copy=False), requirements="CA")
+        if ready is array:
+            return x
+        return Tensor(ready) if isinstance(x, Tensor) else ready
 
-        for what, given, got, of in [("shape", self.out_shape, [a.shape for a in out], [a.shape for a in arrays]),
-                                     ("dtype", self.out_dtype, [a.dtype for a in out], [a.dtype for a in arrays])]:  # fmt: skip
-            if given is None:
-                continue
-            value = given(*of) if callable(given) else given
-            if what == "shape":
-                several = bool(value) and isinstance(value[0], (tuple, list))
-                want = [tuple(v) for v in value] if several else [tuple(value)]
-            else:
-                want = [to_dtype(v) for v in (value if isinstance(value, (tuple, list)) else [value])]
-                want = want * len(got) if len(want) == 1 else want
-            if want != list(got):
-                show = (lambda v: [name(x) for x in v]) if what == "dtype" else list
+    def _trace(self, flat):
+        tracer = next(x._tracer for x in flat if isinstance(x, Tensor) and x._array is None)
+        tracer = tracer or _trace.active()
+        values = [tracer.lift(x) for x in flat]
+        graph = tracer.graph
+        shapes = [
+            [d if d >= 0 else _Dim(f"i{i}.{k}") for k, d in enumerate(graph.dims(v))] for i, v in enumerate(values)
+        ]
+        dtypes = [tracer.dtype(v) for v in values]
+        check_inputs(self.name, self._info, dtypes)
+        attrs, as_tuple = self._given(shapes, dtypes)
+        name = self.name
+        if self._source:
+            made = tracer.node(name, values, self.attrs | attrs, self.op.spec)
+        else:
+            made = tracer.node(name, values, self.attrs, self.op.spec)
+            results = [(graph.dims(v), tracer.dtype(v)) for v in made]
+            if all(d >= 0 for dims, _ in results for d in dims):
+                self._compare(attrs, results)
+        outputs = [tracer.tensor(v) for v in made]
+        return outputs[0] if len(outputs) == 1 and not as_tuple else tuple(outputs)
+
+    def _declare(self, arrays):
+        """For a new list of input shapes and dtypes: (the node's attributes or None, is one output a tuple)."""
+        dtypes = [a.dtype for a in arrays]
+        check_inputs(self.name, self._info, dtypes)
+        attrs, as_tuple = self._given([list(a.shape) for a in arrays], dtypes)
+        if self._source:
+            return self.attrs | attrs, as_tuple
+        if attrs:
+            self._compare(attrs, _core.infer_op(self.op, arrays, self.attrs))
+        return None, as_tuple
+
+    def _given(self, shapes, dtypes):
+        """out_shape and out_dtype for such inputs, as attributes; and whether one output is written as a tuple."""
+        attrs, count, as_tuple = {}, None, False
+        if self.out_shape is not None:
+            value = self.out_shape(*shapes) if callable(self.out_shape) else self.out_shape
+            if not isinstance(value, (tuple, list)):
+                raise TypeError(f"{self.name}: out_shape must be a tuple or list, got {value!r}")
+            rows, as_tuple = _rows(value)
+            count = len(rows)
+            attrs["out_shape"] = ";".join(",".join(_dim_text(d, self.name) for d in row) for row in rows)
+        if self.out_dtype is not None:
+            value = self.out_dtype(*dtypes) if callable(self.out_dtype) else self.out_dtype
+            names = [dt.name(v) for v in (value if isinstance(value, (tuple, list)) else [value])]
+            names = names * count if len(names) == 1 and count else names
+            count = count or len(names)
+            attrs["out_dtype"] = ";".join(names)
+        attrs["opgraft_outputs"] = count or len(self._info.get("outputs", [])) or 1
+        return (attrs if self._source or len(attrs) > 1 else {}), as_tuple
+
+    def _compare(self, attrs, results):
+        """What was given for an opgraft operator against what it infers: (shape, dtype) each."""
+        show = {
+            "out_shape": [",".join(map(str, dims)) for dims, _ in results],
+            "out_dtype": [dt.name(d) for _, d in results],
+        }
+        for what, got in show.items():
+            if what in attrs and attrs[what].split(";") != got:
+                tidy = [f"({v})" for v in attrs[what].split(";")] if what == "out_shape" else attrs[what].split(";")
+                want = [f"({v})" for v in got] if what == "out_shape" else got
                 raise ValueError(
-                    f"{self.name}: out_{what} must be what the operator infers, {show(got)}, got {show(want)}"
+                    f"{self.name}: {what} must be what the operator infers, {', '.join(want)}, got {', '.join(tidy)}"
                 )
 
     def __repr__(self):
-        return f"Custom({self.op.spec}, {self.attrs})"
+        return f"Custom({self.name} of {self.op.path}, {self.attrs})"

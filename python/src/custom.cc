@@ -51,7 +51,10 @@ struct Signature {
   std::shared_ptr<void> workspace;
   void *state = nullptr;
   const opgraft_op *op = nullptr;
-  bool busy = false;  // a call is using workspace
+  std::unique_ptr<FlatAttrs> own_attrs;  // where they depend on the inputs
+  const FlatAttrs *attrs = nullptr;
+  bool tuple = false;  // a single output comes as a tuple of one
+  bool busy = false;   // a call is using workspace
   ~Signature() {
     if (state && op->release) op->release(state);
   }
@@ -62,7 +65,8 @@ struct Cache {
   FlatAttrs attrs;
   std::vector<std::shared_ptr<Signature>> signatures;
   bool value_inputs = false;  // an input's values decide the shape: nothing to remember
-  Cache(OpPtr o, const Attrs &a) : op(std::move(o)), attrs(complete_attrs(op->manifest, a)) {
+  bool ask;                   // `_declare` of the Python object has a word on every new signature
+  Cache(OpPtr o, const Attrs &a, bool ask) : op(std::move(o)), attrs(complete_attrs(op->manifest, a)), ask(ask) {
     for (auto &i : op->manifest.inputs) value_inputs |= i.value;
   }
 };
@@ -72,9 +76,25 @@ struct CustomObject {
   Cache *cache;
 };
 
-std::shared_ptr<Signature> infer(Cache &c, PyArrayObject **arrays, int n) {
+// _declare(arrays) -> (attributes or None for those bound, whether a single output comes as a tuple).
+void declare(CustomObject *self, Signature &s, PyArrayObject **arrays, int n) {
+  py::tuple given(n);
+  for (int i = 0; i < n; ++i)
+    given[size_t(i)] = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject *>(arrays[i]));
+  py::tuple answer = py::handle(reinterpret_cast<PyObject *>(self)).attr("_declare")(given);
+  if (!answer[0].is_none()) {
+    s.own_attrs = std::make_unique<FlatAttrs>(complete_attrs(self->cache->op->manifest, to_attrs(py::dict(answer[0]))));
+    s.attrs = s.own_attrs.get();
+  }
+  s.tuple = answer[1].cast<bool>();
+}
+
+std::shared_ptr<Signature> infer(CustomObject *self, PyArrayObject **arrays, int n) {
+  Cache &c = *self->cache;
   auto s = std::make_shared<Signature>();
   s->op = c.op->native;
+  s->attrs = &c.attrs;
+  if (c.ask) declare(self, *s, arrays, n);
   for (int i = 0; i < n; ++i) {
     s->types.push_back(PyArray_TYPE(arrays[i]));
     s->shapes.emplace_back(PyArray_DIMS(arrays[i]), PyArray_DIMS(arrays[i]) + PyArray_NDIM(arrays[i]));
@@ -92,8 +112,8 @@ std::shared_ptr<Signature> infer(Cache &c, PyArrayObject **arrays, int n) {
   int64_t dims[kMaxTensors][OPGRAFT_MAX_RANK];
   opgraft_shape shapes[kMaxTensors];
   for (int i = 0; i < kMaxTensors; ++i) shapes[i] = {dims[i], nullptr, 0, 0, -1};
-  opgraft_infer_args args{sizeof args,    n,      c.attrs.size(), kMaxTensors, s->in.data(),
-                          c.attrs.data(), shapes, nullptr,        nullptr};
+  opgraft_infer_args args{sizeof args,      n,      s->attrs->size(), kMaxTensors, s->in.data(),
+                          s->attrs->data(), shapes, nullptr,          nullptr};
   auto check = [&](int status) {
     if (status) raise_status(status, c.op->native->last_error());
   };
@@ -169,7 +189,7 @@ PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeO
   Signature *s = c.value_inputs ? nullptr : find(c, arrays, n);
   std::shared_ptr<Signature> fresh;
   if (!s) {
-    fresh = infer(c, arrays, n);
+    fresh = infer(self, arrays, n);
     s = fresh.get();
     if (!c.value_inputs) {
       c.signatures.insert(c.signatures.begin(), fresh);
@@ -205,10 +225,10 @@ PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeO
   call.struct_size = sizeof call;
   call.n_inputs = n;
   call.n_outputs = n_out;
-  call.n_attrs = c.attrs.size();
+  call.n_attrs = s->attrs->size();
   call.inputs = in;
   call.outputs = out;
-  call.attrs = c.attrs.data();
+  call.attrs = s->attrs->data();
   call.state = s->state;
   call.workspace_bytes = s->workspace_bytes;
   call.host = opgraft_shared_host();
@@ -229,7 +249,7 @@ PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeO
       results[i] = t;
     }
   }
-  if (n_out == 1) return results[0];
+  if (n_out == 1 && !s->tuple) return results[0];
   PyObject *tuple = PyTuple_New(n_out);
   if (!tuple) return drop();
   for (int i = 0; i < n_out; ++i) PyTuple_SET_ITEM(tuple, i, results[i]);
@@ -270,14 +290,16 @@ PyObject *custom_call(PyObject *object, PyObject *args, PyObject *kwargs) {
   return nullptr;
 }
 
-// _bind(op, attrs): from now on a call runs this op with these attributes.
+// _bind(op, attrs, ask): from now on a call runs this op with these attributes; with `ask`, `_declare`
+// of this object says for every new list of input dtypes and shapes which attributes they have.
 PyObject *custom_bind(PyObject *object, PyObject *args) {
   auto *self = reinterpret_cast<CustomObject *>(object);
   PyObject *op, *attrs;
-  if (!PyArg_ParseTuple(args, "OO!", &op, &PyDict_Type, &attrs)) return nullptr;
+  int ask = 0;
+  if (!PyArg_ParseTuple(args, "OO!|p", &op, &PyDict_Type, &attrs, &ask)) return nullptr;
   try {
     auto *cache =
-        new Cache(py::handle(op).cast<std::shared_ptr<Op>>(), to_attrs(py::reinterpret_borrow<py::dict>(attrs)));
+        new Cache(py::handle(op).cast<std::shared_ptr<Op>>(), to_attrs(py::reinterpret_borrow<py::dict>(attrs)), ask);
     delete self->cache;
     self->cache = cache;
     Py_RETURN_NONE;
@@ -322,7 +344,7 @@ PyType_Slot tensor_slots[] = {{Py_tp_members, tensor_members},
 PyType_Spec tensor_spec = {"opgraft._core.TensorBase", sizeof(TensorObject), 0,
                            Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, tensor_slots};
 
-PyMethodDef custom_methods[] = {{"_bind", custom_bind, METH_VARARGS, "_bind(op, attrs)"},
+PyMethodDef custom_methods[] = {{"_bind", custom_bind, METH_VARARGS, "_bind(op, attrs, ask=False)"},
                                 {nullptr, nullptr, 0, nullptr}};
 PyMemberDef custom_members[] = {{"__dictoffset__", T_PYSSIZET, offsetof(CustomObject, dict), READONLY, nullptr},
                                 {"__weaklistoffset__", T_PYSSIZET, offsetof(CustomObject, weak), READONLY, nullptr},

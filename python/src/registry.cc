@@ -5,7 +5,9 @@
 
 #include "aot_ops/common/threads.h"
 #include "bindings.h"
+#include "infer/native.h"
 #include "infer/session.h"
+#include "registry/functions.h"
 
 namespace opgraft::python {
 namespace {
@@ -98,6 +100,7 @@ void bind_registry(py::module_ &m) {
       .def_property_readonly("version", [](const Op &o) { return o.manifest.version; })
       .def_property_readonly("spec", &Op::spec)
       .def_readonly("path", &Op::path)
+      .def_readonly("function", &Op::function)
       .def_readonly("score", &Op::score)
       .def_property_readonly("failures", [](const Op &o) { return o.failures.load(); })
       .def_property_readonly("manifest", [](const Op &o) { return manifest_of(o.manifest); })
@@ -125,6 +128,23 @@ void bind_registry(py::module_ &m) {
         return out;
       },
       py::arg("file"));
+  m.def(
+      "examine_kind",
+      [](const std::string &file) {
+        auto kind = examine_kind(file);
+        return std::make_pair(kind.native, kind.names);
+      },
+      py::arg("file"), "Whether a file holds opgraft operators, and the names of what it offers a Custom");
+  m.def(
+      "load_function",
+      [share](const std::string &file, const std::string &function, const py::dict &attrs) {
+        std::vector<ManifestAttr> declared;
+        for (auto &[name, value] : to_attrs(attrs)) declared.push_back({name, attr_kind(value), std::nullopt});
+        py::gil_scoped_release gil;
+        return share(load_function(Registry::global(), file, function, declared));
+      },
+      py::arg("file"), py::arg("function"), py::arg("attrs"),
+      "The op for a function made for MindSpore; its nodes carry attributes of these names and kinds");
   m.def(
       "load_directory",
       [](const std::string &dir) {
@@ -161,6 +181,19 @@ void bind_registry(py::module_ &m) {
         return to_numpy(out);
       },
       py::arg("op"), py::arg("inputs"), py::arg("attrs"));
+  m.def(
+      "infer_op",
+      [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::dict &attrs) {
+        auto in = to_tensors(inputs);
+        std::vector<opgraft_tensor> views;
+        for (auto &t : in) views.push_back(t.view());
+        py::list out;
+        for (auto &t :
+             infer_native(*op, views, FlatAttrs(complete_attrs(op->manifest, to_attrs(attrs))), nullptr).types)
+          out.append(py::make_tuple(py::cast(t.dims), py::module_::import("opgraft.dtype").attr("from_id")(t.dtype)));
+        return out;
+      },
+      py::arg("op"), py::arg("inputs"), py::arg("attrs"), "[(shape, dtype)] of the outputs, without running it");
   m.def(
       "run_into",
       [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::iterable &outputs,

@@ -22,12 +22,13 @@ TEST_P(Foreign, RunsWithAttributesStateAndWorkspace) {
   EXPECT_EQ(op->infer_shapes(*extra, {{3}}, 1), (std::vector<std::vector<int64_t>>{{3}}));
   EXPECT_EQ(op->infer_types(*extra, {43}, 1), std::vector<int32_t>{43});
   float x[] = {1, 2, -4}, y[3] = {}, scratch[8];
-  std::vector<ForeignTensor> tensors{{x, {3}, "float32"}, {y, {3}, "float32"}};
-  op->init(*extra, tensors);
+  ForeignArguments arguments({{3}, {3}}, {"float32", "float32"});
+  op->init(*extra, arguments);
   EXPECT_EQ(extra->workspace(), (std::vector<size_t>{16, 32}));
-  for (int i = 0; i < 100; ++i) op->launch(*extra, tensors, {scratch, scratch});
+  void *params[] = {x, y, scratch, scratch};
+  for (int i = 0; i < 100; ++i) op->launch(*extra, 4, params, arguments);
   EXPECT_EQ(y[2], -10);
-  EXPECT_THROW(op->launch(*extra, tensors), std::runtime_error);
+  EXPECT_THROW(op->launch(*extra, 2, params, arguments), std::runtime_error);
 }
 TEST_P(Foreign, AMissingFunctionIsToldAtLoading) {
   try {

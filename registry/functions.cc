@@ -1,0 +1,138 @@
+#include "registry/functions.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <fstream>
+#include <iterator>
+#include <map>
+#include <mutex>
+
+#include "registry/elf.h"
+#include "registry/foreign.h"
+#include "registry/foreign_op.h"
+#include "registry/library.h"
+
+namespace opgraft {
+namespace fs = std::filesystem;
+
+namespace {
+
+struct Functions {
+  std::mutex mutex;
+  std::map<std::string, OpPtr, std::less<>> ops;     // by name
+  std::map<std::string, OpPtr, std::less<>> by_key;  // by function and attributes
+};
+Functions &functions() {
+  static auto *f = new Functions;  // like the registry, never destroyed
+  return *f;
+}
+
+std::pair<std::string, std::string> split(std::string_view func_name) {
+  auto colon = func_name.rfind(':');
+  if (colon == func_name.npos || func_name.find('/', colon) != func_name.npos) return {std::string(func_name), ""};
+  return {std::string(func_name.substr(0, colon)), std::string(func_name.substr(colon + 1))};
+}
+
+// Where models may load from: what a person named for it, and opgraft's own folder.
+Directories trusted(const Registry &registry) {
+  Directories dirs = registry.whitelist();
+  if (auto *one = std::getenv("MS_CUSTOM_AOT_WHITE_LIST"); one && *one) dirs.emplace_back(one);
+  for (auto &d : operator_folders()) dirs.push_back(d);
+  return dirs;
+}
+
+bool loaded_before(const fs::path &file) {
+  std::error_code error;
+  auto real = fs::canonical(file, error);
+  if (error) return false;
+  auto &f = functions();
+  std::lock_guard lock(f.mutex);
+  return std::any_of(f.ops.begin(), f.ops.end(), [&](auto &op) { return op.second->path == real; });
+}
+
+}  // namespace
+
+FileKind examine_kind(const fs::path &file) {
+  identify(file);
+  std::ifstream in(file, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+  FileKind kind;
+  try {
+    Elf elf(bytes);
+    kind.native = elf.note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE).has_value();
+    for (auto &s : elf.exports()) {
+      constexpr std::string_view kPrefix = "opgraft_op_";
+      if (kind.native && s.name.starts_with(kPrefix)) kind.names.emplace_back(s.name.substr(kPrefix.size()));
+      if (kind.native || s.is_object || s.name.starts_with('_')) continue;
+      // FuncInit and its like belong to Func.
+      bool part = false;
+      for (std::string_view suffix : {"Init", "InferShape", "InferType"})
+        part |= s.name.ends_with(suffix) && elf.find(s.name.substr(0, s.name.size() - suffix.size()));
+      if (!part) kind.names.emplace_back(s.name);
+    }
+  } catch (const ElfError &e) {
+    throw LoadError(file.string(), "elf", e.what());
+  }
+  std::sort(kind.names.begin(), kind.names.end());
+  return kind;
+}
+
+OpPtr find_function(std::string_view name) {
+  auto &f = functions();
+  std::lock_guard lock(f.mutex);
+  auto it = f.ops.find(name);
+  return it == f.ops.end() ? nullptr : it->second;
+}
+
+OpPtr load_function(const Registry &registry, const fs::path &file, const std::string &function,
+                    const std::vector<ManifestAttr> &attrs) {
+  auto foreign = ForeignOp::load(file, function, registry.whitelist());
+  auto &id = foreign->id();
+  std::string key = fmt::format("{}:{}:{}:{}:{}:{}", id.device, id.inode, id.size, id.modified_ns,
+                                foreign->path().string(), function);
+  for (auto &a : attrs) key += fmt::format(";{}:{}", a.name, a.kind);
+  auto &f = functions();
+  std::lock_guard lock(f.mutex);
+  auto &known = f.by_key[key];
+  if (known) return known;
+  auto name = fmt::format("{}#{}", function, f.ops.size() + 1);
+  known = make_foreign_op(foreign, name, attrs);
+  f.ops.emplace(name, known);
+  return known;
+}
+
+OpPtr model_function(const Registry &registry, std::string_view func_name, const std::vector<ManifestAttr> &attrs) {
+  auto [path, function] = split(func_name);
+  std::error_code error;
+  fs::path file = path;
+  auto dirs = trusted(registry);
+  bool here = !file.empty() && fs::is_regular_file(file, error);
+  if (!here)
+    for (auto &d : dirs)
+      if (auto moved = d / file.filename(); file.has_filename() && fs::is_regular_file(moved, error)) {
+        file = moved, here = true;
+        break;
+      }
+  if (!here) return nullptr;
+  auto real = fs::canonical(file);
+  if (!loaded_before(file) && !std::any_of(dirs.begin(), dirs.end(), [&](auto &d) { return lies_in(real, d); }))
+    throw LoadError(file.string(), "whitelist",
+                    fmt::format("a model may not load this file: its folder is on no white list. If you trust it, name "
+                                "its folder in MS_CUSTOM_AOT_WHITE_LIST or opgraft.set_whitelist(['{}']), or load "
+                                "it first with ops.Custom('{}')",
+                                real.parent_path().string(), real.string() + ":" + function));
+  auto kind = examine_kind(file);
+  if (std::find(kind.names.begin(), kind.names.end(), function) == kind.names.end())
+    throw LoadError(file.string(), "symbols",
+                    fmt::format("has no operator '{}', it has {}", function,
+                                kind.names.empty() ? "none" : fmt::format("{}", fmt::join(kind.names, ", "))));
+  if (!kind.native) return load_function(registry, file, function, attrs);
+  if (&registry != &Registry::global()) return nullptr;
+  for (auto &op : Registry::global().load(file))
+    if (op->name() == function) return op;
+  return nullptr;
+}
+
+}  // namespace opgraft
