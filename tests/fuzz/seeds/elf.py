@@ -7,10 +7,12 @@ import tempfile
 
 from manifest import SMALL
 
-ELF_SOURCE = (
-    "__attribute__((constructor)) static void first(void) { __asm__ volatile(\"\"); }\nint Probe(void) { return 0; }\nint other(void);\n"
-)
-ELF_SOURCE += "int call(void) { return other(); }\nconst long opgraft_op_Probe[40] = {1};\n"
+ELF_SOURCE = """__attribute__((constructor)) static void first(void) { __asm__ volatile(""); }
+int Probe(void) { return 0; }
+int other(void);
+int call(void) { return other(); }
+const long opgraft_op_Probe[40] = {1};
+"""
 
 
 def elves():
