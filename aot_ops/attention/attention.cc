@@ -1,10 +1,13 @@
 // ScaledDotProductAttention: softmax(q k^T scale + mask) v per head, by blocks of queries with a running
 // maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022), so that no more of the scores exists
-// than one tile per thread. Keys and values are packed once per call for the GEMM kernel.
+// than one tile per thread. Keys and values are packed once per call for the GEMM kernel; where few
+// queries would use the packed form (decoding), they are read where they lie.
 #include "opgraft/op.h"
 
 #include <cmath>
 #include <vector>
+
+#include "attention.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "attention.cc"
@@ -12,69 +15,11 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/gemm-inl.h"
+#include "direct-inl.h"
 // clang-format on
-
-#ifndef OPGRAFT_ATTENTION_ARGS_
-#define OPGRAFT_ATTENTION_ARGS_
-namespace opgraft {
-constexpr int64_t kQueries = 24;   // two AVX-512 register tiles
-constexpr int64_t kKeys = 256;     // a tile of scores is 24 KiB: half of L1
-constexpr int64_t kMostDim = 512;  // head dimension that the tiles on the stack have room for
-
-// One call. Element (b, h, row, d) of q and out lies at b * batch + h * head + row * row + d.
-struct Attention {
-  struct Strides {
-    int64_t batch, head, row;
-  };
-  int64_t batches, heads, queries, keys, dim;
-  float scale;
-  const void *q, *k, *v, *mask;  // mask or null
-  void *out;
-  Strides q_at, k_at;
-  int64_t mask_at[4];  // strides of the mask over [B, H, S, T]; 0 where it repeats
-  const float *packed_k, *packed_v;
-  int64_t k_floats, v_floats;  // per head
-};
-}  // namespace opgraft
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
-
-// Scores of one row become weights e^(s - m); `m` and `l` are the row's running maximum and sum.
-// Returns the factor for what was summed before.
-template <class T>
-HWY_INLINE float SoftmaxRow(float *s, int64_t n, float scale, const T *mask, int64_t mask_step, float *m, float *l) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, scale);
-  auto most = low;
-  for (int64_t i = 0; i < n; i += lanes) {
-    const size_t count = size_t(n - i < lanes ? n - i : lanes);
-    const bool whole = count == size_t(lanes);
-    auto v = hn::Mul(hn::LoadU(d, s + i), factor);
-    if (mask) {
-      if (mask_step == 0) v = hn::Add(v, hn::Set(d, float(*mask)));
-      else v = hn::Add(v, whole ? LoadF32(d, mask + i) : LoadF32N(d, mask + i, count));
-    }
-    if (!whole) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
-    hn::StoreU(v, d, s + i);
-    most = hn::Max(most, v);
-  }
-  const float tile = hn::GetLane(hn::MaxOfLanes(d, most)), next = tile > *m ? tile : *m;
-  const float base = next == -HUGE_VALF ? 0.0f : next;  // all masked so far: weights of 0, not NaN
-  const auto shift = hn::Set(d, base);
-  auto sum = hn::Zero(d);
-  for (int64_t i = 0; i < n; i += lanes) {
-    const auto p = Exp(d, hn::Sub(hn::LoadU(d, s + i), shift));
-    hn::StoreU(p, d, s + i);
-    sum = hn::Add(sum, p);
-  }
-  const float before = *m == -HUGE_VALF ? 0.0f : std::exp(*m - base);
-  *l = *l * before + hn::GetLane(hn::SumOfLanes(d, sum));
-  *m = next;
-  return before;
-}
 
 // Units [begin, end) of (batch, head, block of queries).
 template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
@@ -126,9 +71,6 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
     }
   }
 }
-void AttendF32(const Attention &g, int64_t b, int64_t e) { Attend<float>(g, b, e); }
-void AttendF16(const Attention &g, int64_t b, int64_t e) { Attend<float16>(g, b, e); }
-void AttendBF16(const Attention &g, int64_t b, int64_t e) { Attend<bfloat16>(g, b, e); }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
@@ -137,9 +79,8 @@ HWY_AFTER_NAMESPACE();
 #include "aot_ops/common/gemm-host.h"
 
 namespace opgraft {
-OPGRAFT_SIMD(AttendF32)
-OPGRAFT_SIMD(AttendF16)
-OPGRAFT_SIMD(AttendBF16)
+OPGRAFT_SIMD_FLOATS(Attend)
+OPGRAFT_SIMD_FLOATS(AttendDirect)
 
 namespace {
 
@@ -221,6 +162,7 @@ uint64_t Workspace(InferContext &c) {
   for (int i = 0; i < 2; ++i)
     if (c.input(i).size() < 0) return 0;
   const Attention g = attention(c);
+  if (g.queries <= kDirect) return 0;
   return 4 * uint64_t(g.batches * g.heads * (g.k_floats + g.v_floats));
 }
 
@@ -231,13 +173,18 @@ void Kernel(Context &c) {
   c.check(g.dim <= kMostDim, "the head dimension must be at most 512, got " + std::to_string(g.dim),
           OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN);
   g.out = c.output(0).raw();
+  const int32_t t = c.input(0).dtype();
+  if (g.queries <= kDirect) {
+    const auto attend = AttendDirect_simd(t);
+    const int64_t grain = std::max<int64_t>(1, 50000 / std::max<int64_t>(4 * g.keys * g.dim, 1));
+    return c.parallel_for(pairs * g.queries, grain, [&](int64_t b, int64_t e) { attend(g, b, e); });
+  }
   const size_t floats = size_t(pairs * (g.k_floats + g.v_floats));
   std::vector<float> own;  // only where the plan did not know the shapes
   float *k = static_cast<float *>(c.workspace());
   if (c.workspace_bytes() < 4 * floats) own.resize(floats), k = own.data();
   float *v = k + pairs * g.k_floats;
   g.packed_k = k, g.packed_v = v;
-  const int32_t t = c.input(0).dtype();
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
   c.parallel_for(pairs, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)),
@@ -250,9 +197,7 @@ void Kernel(Context &c) {
                             v + i * g.v_floats);
                    }
                  });
-  const auto attend = t == OPGRAFT_FLOAT32   ? AttendF32_simd()
-                      : t == OPGRAFT_FLOAT16 ? AttendF16_simd()
-                                             : AttendBF16_simd();
+  const auto attend = Attend_simd(t);
   const int64_t grain = std::max<int64_t>(1, 200000 / std::max<int64_t>(4 * kQueries * g.keys * g.dim, 1));
   c.parallel_for(pairs * ((g.queries + kQueries - 1) / kQueries), grain,
                  [&](int64_t b, int64_t e) { attend(g, b, e); });

@@ -12,6 +12,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/pow-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_ELEMENTWISE_BINARY_ONCE
@@ -52,6 +53,9 @@ struct MinimumOf {
   }
   template <class T> static T whole(T a, T b) { return a < b ? a : b; }
 };
+struct PowOf {
+  template <class V> HWY_INLINE V operator()(V a, V b) const { return Pow(hn::DFromV<V>(), a, b); }
+};
 
 // An operand along a row: its elements, or one element held in a vector.
 template <class T> struct Elements {
@@ -89,7 +93,7 @@ template <class Op, class T> void Row(Op op, const T *a, int64_t sa, const T *b,
 
 template <class T> void PowRow(const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n) {
   if (sb == 0 && float(*b) == 2.0f) return Row(MulOf(), a, sa, a, sa, y, n);  // as norms spell a square
-  for (int64_t i = 0; i < n; ++i) y[i] = T(std::pow(float(a[i * sa]), float(b[i * sb])));
+  Row(PowOf(), a, sa, b, sb, y, n);
 }
 
 template <class T> using Compared = std::conditional_t<std::is_arithmetic_v<T>, T, float>;

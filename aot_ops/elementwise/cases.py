@@ -49,9 +49,29 @@ REFERENCE = {
 
 ARITHMETIC = ["Add", "Sub", "Mul", "Maximum", "Minimum"]
 COMPARISONS = ["Less", "Equal", "Greater"]
+SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, INF, -INF, NAN, 1e-40, 3e38, -3e38, 1e-30, 200.0]
 POSITIVE = {"Sqrt", "Rsqrt"}
 FUNCTIONS = ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh", "Sigmoid", "SiLU", "ReLU", "Neg", "Square", "GeLU"]
-TOLERANCE = {"float32": 3e-6, "float16": 2e-3, "bfloat16": 1.6e-2, "int32": 0, "int64": 0}
+# Correctly rounded operations: one rounding. Half types round to float32 first, which is the 1 %.
+TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "int32": 0, "int64": 0}
+# Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.
+SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126, "int32": 0, "int64": 0}
+# Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, erf to 3.5e-7, tanh to 3e-7;
+# Sigmoid and SiLU add a sum and a quotient, GeLU a product more.
+ROUNDINGS = {"Sqrt": 2, "Rsqrt": 3, "Exp": 5, "Erf": 7, "Tanh": 6, "Sigmoid": 7, "SiLU": 7, "Square": 2, "GeLU": 8}
+
+
+def rtol(op, dtype):
+    """Kernel and twin both round to the storage type."""
+    return ROUNDINGS.get(op, 0) * 2.0**-24 + (0 if dtype == "float32" else 2 * TOLERANCE[dtype])
+
+
+def gelu_bound(u, x, approximate="tanh"):
+    """gelu/cases.py derives it."""
+    return (2.1e-7 if approximate == "none" else 2.0**-24) * np.abs(x)
+
+
+BOUND = {"GeLU": gelu_bound}
 FLOATS = ["float32", "float16", "bfloat16"]
 # Same shape, scalar, vector along the last dimension, a number per row, both sides, several
 # dimensions, nothing, 0-d.
@@ -80,14 +100,21 @@ def drawn(dtype, shape):
 
 CASES = (
     [
-        case(op, [drawn(t, a), drawn(t, b)], rtol=TOLERANCE[t], atol=TOLERANCE[t])
+        case(op, [drawn(t, a), drawn(t, b)], rtol=TOLERANCE[t], atol=SMALLEST[t])
         for op in ARITHMETIC
         for t in TOLERANCE
         for a, b in PAIRS
     ]
-    + [case("Div", [(t, a), (t, b, (0.5, 2.0))], rtol=TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
-    + [case("Pow", [(t, a, (0.5, 2.0)), (t, b)], rtol=2 * TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
-    + [case("Pow", [("float32", (3, 21)), ("float32", [2.0])], rtol=3e-6)]
+    + [case("Div", [(t, a), (t, b, (0.5, 2.0))], rtol=TOLERANCE[t], atol=SMALLEST[t]) for t in FLOATS for a, b in PAIRS]
+    # Within 1 ulp, two roundings, of the twin, which is, too.
+    + [case("Pow", [(t, a, (0.5, 2.0)), (t, b)], rtol=4 * TOLERANCE[t]) for t in FLOATS for a, b in PAIRS]
+    + [case("Pow", [("float32", (3, 21)), ("float32", [2.0])], rtol=TOLERANCE["float32"])]
+    + [
+        case("Pow", [("float32", (2000,), x), ("float32", (2000,), y)], rtol=4 * 2.0**-24, atol=2.0**-149)
+        for x, y in [((0.0, 2.0), (-60.0, 60.0)), ((0.99, 1.01), (-9e3, 9e3)), ((1e30, 3e38), (-1.2, 1.2))]
+    ]
+    # All pairs of special values; a negative base with a whole, a broken, an odd exponent; the ends of the range.
+    + [case("Pow", [("float32", [[v] for v in SPECIAL]), ("float32", SPECIAL)], rtol=4 * 2.0**-24, atol=2.0**-149)]
     + [
         case(op, [(t, a, (-3, 3)), (t, b, (-3, 3))])
         for op in COMPARISONS
@@ -96,7 +123,7 @@ CASES = (
     ]
     + [case("Equal", [("bool", [True, False, True]), ("bool", [True, True, False])])]
     + [
-        case(op, [("float32", (40,), "special"), ("float32", [1.0])], rtol=3e-6)
+        case(op, [("float32", (40,), "special"), ("float32", [1.0])], rtol=TOLERANCE["float32"])
         for op in [*ARITHMETIC, *COMPARISONS, "Div"]
     ]
     + [
@@ -104,22 +131,26 @@ CASES = (
         for op in [*ARITHMETIC, *COMPARISONS]
     ]
     + [
-        case(op, [(t, s, (0.1, 30.0)) if op in POSITIVE else (t, s)], rtol=TOLERANCE[t], atol=1e-6)
+        case(op, [(t, s, (0.1, 30.0)) if op in POSITIVE else (t, s)], rtol=rtol(op, t), atol=SMALLEST[t])
         for op in FUNCTIONS
         for t in FLOATS
         for s in SHAPES
     ]
     + [case(op, [(t, s, (-50, 50))]) for op in ["ReLU", "Neg", "Square"] for t in ["int32", "int64"] for s in SHAPES]
-    + [case("GeLU", [(t, s)], {"approximate": "none"}, TOLERANCE[t], 1e-6) for t in FLOATS for s in SHAPES]
-    + [case(op, [("float32", (40,), "special")], rtol=3e-6, atol=1e-6) for op in FUNCTIONS]
+    + [case("GeLU", [(t, s)], {"approximate": "none"}, rtol("GeLU", t), SMALLEST[t]) for t in FLOATS for s in SHAPES]
+    + [case(op, [("float32", (40,), "special")], rtol=rtol(op, "float32"), atol=2.0**-126) for op in FUNCTIONS]
     # Far into both tails and close to zero, where a formula shows its weakness.
-    + [case(op, [("float32", (1000,), (-12.0, 12.0))], rtol=3e-6, atol=1e-6) for op in FUNCTIONS if op not in POSITIVE]
-    + [case(op, [("float32", (1000,), (-1e-3, 1e-3))], rtol=2e-6) for op in ["Tanh", "Erf", "SiLU"]]
+    + [
+        case(op, [("float32", (1000,), (-w, w))], rtol=rtol(op, "float32"), atol=2.0**-126)
+        for op in FUNCTIONS
+        if op not in POSITIVE
+        for w in (12.0, 1e-3)
+    ]
     + [case("Select", [("bool", [[True], [False], [True]]), (t, (3, 17)), (t, (17,))]) for t in [*FLOATS, "int64"]]
     + [case("Select", [("bool", [True, False] * 20), ("float32", (40,)), ("float32", [-INF])])]
     + [case("Select", [("bool", True), ("int32", (2, 3), (-9, 9)), ("int32", (3,), (-9, 9))])]
     + [
-        case("Cast", [(t, (3, 23), (-50, 50))], {"dtype": u}, TOLERANCE.get(u, 0))
+        case("Cast", [(t, (3, 23), (-50, 50))], {"dtype": u}, TOLERANCE.get(u, 0), SMALLEST.get(u, 0))
         for t in [*FLOATS, "int8", "int32", "int64"]
         for u in [*FLOATS, "int8", "int32", "int64", "bool"]
     ]

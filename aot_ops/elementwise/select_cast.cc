@@ -11,17 +11,14 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/map-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 template <class From, class To> void Convert(const From *x, To *y, int64_t n) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) StoreF32(LoadF32(d, x + i), d, y + i);
-  if (size_t rest = size_t(n - i)) StoreF32N(LoadF32N(d, x + i, rest), d, y + i, rest);
+  Map([](auto, auto v) HWY_ATTR { return v; }, y, n, x);
 }
 void F16ToF32(const float16 *x, float *y, int64_t n) { Convert(x, y, n); }
 void BF16ToF32(const bfloat16 *x, float *y, int64_t n) { Convert(x, y, n); }

@@ -8,7 +8,8 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/gelu-inl.h"
+#include "aot_ops/common/map-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_ELEMENTWISE_UNARY_ONCE
@@ -32,14 +33,8 @@ template <UnaryOp op, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
   if constexpr (op == kNeg) return hn::Neg(x);
   if constexpr (op == kSquare) return hn::Mul(x, x);
-  if constexpr (op == kGeLU) {
-    // x (1 + tanh u) / 2 = x / (1 + e^-2u), which keeps its digits where tanh nears -1.
-    const V u = hn::Mul(x, hn::MulAdd(hn::Mul(x, x), hn::Set(d, 1.5957691216f * 0.044715f), hn::Set(d, 1.5957691216f)));
-    return hn::Div(x, hn::Add(hn::Set(d, 1.0f), Exp(d, hn::Neg(u))));
-  }
-  if constexpr (op == kGeLUErf)
-    return hn::Mul(hn::Mul(hn::Set(d, 0.5f), x),
-                   hn::Add(hn::Set(d, 1.0f), Erf(d, hn::Mul(x, hn::Set(d, 0.70710678f)))));
+  if constexpr (op == kGeLU) return GeluTanh(d, x);
+  if constexpr (op == kGeLUErf) return GeluErf(d, x);
 }
 
 template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
@@ -48,11 +43,7 @@ template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
     for (int64_t i = 0; i < n; ++i)
       y[i] = op == kReLU ? (x[i] < 0 ? T(0) : x[i]) : op == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
   } else {
-    const hn::ScalableTag<float> d;
-    const int64_t lanes = int64_t(hn::Lanes(d));
-    int64_t i = 0;
-    for (; i + lanes <= n; i += lanes) StoreF32(Apply<op>(d, LoadF32(d, x + i)), d, y + i);
-    if (size_t rest = size_t(n - i)) StoreF32N(Apply<op>(d, LoadF32N(d, x + i, rest)), d, y + i, rest);
+    Map([](auto d, auto v) HWY_ATTR { return Apply<op>(d, v); }, y, n, x);
   }
 }
 
@@ -125,20 +116,20 @@ template <UnaryOp op> void KernelUnary(Context &c) {
   });
 }
 
-float formula(UnaryOp op, float x) {
+double formula(UnaryOp op, double x) {
   switch (op) {
     case kSqrt: return std::sqrt(x);
-    case kRsqrt: return 1.0f / std::sqrt(x);
+    case kRsqrt: return 1 / std::sqrt(x);
     case kExp: return std::exp(x);
     case kErf: return std::erf(x);
     case kTanh: return std::tanh(x);
-    case kSigmoid: return 1.0f / (1.0f + std::exp(-x));
-    case kSiLU: return x / (1.0f + std::exp(-x));
-    case kReLU: return x < 0.0f ? 0.0f : x;
+    case kSigmoid: return 1 / (1 + std::exp(-x));
+    case kSiLU: return x / (1 + std::exp(-x));
+    case kReLU: return x < 0 ? 0 : x;
     case kNeg: return -x;
     case kSquare: return x * x;
-    case kGeLU: return 0.5f * x * (1.0f + std::tanh(0.7978845608f * (x + 0.044715f * x * x * x)));
-    case kGeLUErf: return 0.5f * x * (1.0f + std::erf(x * 0.70710678f));
+    case kGeLU: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
+    case kGeLUErf: return 0.5 * x * (1 + std::erf(x * 0.70710678118654752));
   }
   return x;
 }
@@ -154,7 +145,7 @@ template <UnaryOp op> void ReferenceUnary(Context &c) {
         using U = std::make_unsigned_t<T>;
         y[i] = form == kReLU ? (x[i] < 0 ? T(0) : x[i]) : form == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
       } else {
-        y[i] = T(formula(form, float(x[i])));
+        y[i] = T(float(formula(form, float(x[i]))));
       }
     }
   });

@@ -10,34 +10,25 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/gelu-inl.h"
+#include "aot_ops/common/map-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class T, class F> HWY_INLINE void Map(const T *x, T *y, int64_t n, F f) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) StoreF32(f(d, LoadF32(d, x + i)), d, y + i);
-  if (size_t rest = size_t(n - i)) StoreF32N(f(d, LoadF32N(d, x + i, rest)), d, y + i, rest);
+template <class T> void Gelu(const void *from, void *to, int64_t n, bool by_tanh) {
+  const T *x = static_cast<const T *>(from);
+  T *y = static_cast<T *>(to);
+  if (by_tanh) Map([](auto d, auto v) HWY_ATTR { return GeluTanh(d, v); }, y, n, x);
+  else Map([](auto d, auto v) HWY_ATTR { return GeluErf(d, v); }, y, n, x);
 }
-template <class T> void Gelu(const T *x, T *y, int64_t n, bool by_tanh) {
-  if (by_tanh) Map(x, y, n, [](auto d, auto v) HWY_ATTR { return GeluTanh(d, v); });
-  else Map(x, y, n, [](auto d, auto v) HWY_ATTR { return GeluErf(d, v); });
-}
-void GeluF32(const float *x, float *y, int64_t n, bool by_tanh) { Gelu(x, y, n, by_tanh); }
-void GeluF16(const float16 *x, float16 *y, int64_t n, bool by_tanh) { Gelu(x, y, n, by_tanh); }
-void GeluBF16(const bfloat16 *x, bfloat16 *y, int64_t n, bool by_tanh) { Gelu(x, y, n, by_tanh); }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD(GeluF32)
-OPGRAFT_SIMD(GeluF16)
-OPGRAFT_SIMD(GeluBF16)
+OPGRAFT_SIMD_FLOATS(Gelu)
 
 namespace {
 
@@ -56,18 +47,13 @@ void Infer(InferContext &c) {
 }
 
 void Kernel(Context &c) {
-  auto run = [&](auto kernel, auto zero) {
-    using T = decltype(zero);
-    const T *x = c.input(0).data<T>();
-    T *y = c.output(0).data<T>();
-    const bool tanh = by_tanh(c);
-    c.parallel_for(c.output(0).size(), kGrain, [&](int64_t b, int64_t e) { kernel(x + b, y + b, e - b, tanh); });
-  };
-  switch (c.input(0).dtype()) {
-    case OPGRAFT_FLOAT32: return run(GeluF32_simd(), float());
-    case OPGRAFT_FLOAT16: return run(GeluF16_simd(), float16());
-    default: return run(GeluBF16_simd(), bfloat16());
-  }
+  const bool tanh = by_tanh(c);
+  const auto kernel = Gelu_simd(c.input(0).dtype());
+  const char *x = c.input(0).data<char>();
+  char *y = c.output(0).data<char>();
+  const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
+  c.parallel_for(c.output(0).size(), kGrain,
+                 [&](int64_t b, int64_t e) { kernel(x + b * size, y + b * size, e - b, tanh); });
 }
 
 void Reference(Context &c) {

@@ -10,6 +10,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/map-inl.h"
 #include "aot_ops/common/norm-inl.h"
 // clang-format on
 
@@ -31,8 +32,6 @@ HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
   const T *gamma = static_cast<const T *>(g.gamma), *beta = static_cast<const T *>(g.beta);
   for (int64_t r = begin; r < end; ++r) {
     const T *x = static_cast<const T *>(g.x) + r * g.n;
@@ -40,10 +39,7 @@ template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end)
     if (g.residual) {
       const T *add = static_cast<const T *>(g.residual) + r * g.n;
       T *sum = static_cast<T *>(g.sum) + r * g.n;
-      int64_t i = 0;
-      for (; i + lanes <= g.n; i += lanes) StoreF32(hn::Add(LoadF32(d, x + i), LoadF32(d, add + i)), d, sum + i);
-      if (size_t rest = size_t(g.n - i))
-        StoreF32N(hn::Add(LoadF32N(d, x + i, rest), LoadF32N(d, add + i, rest)), d, sum + i, rest);
+      Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, g.n, x, add);
       x = sum;  // rounded to T, as the two ops it stands for
     }
     const Moments at = MeanVariance(x, g.n);
@@ -53,18 +49,13 @@ template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end)
     for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params);
   }
 }
-void RowsF32(const LayerNormRows &g, int64_t b, int64_t e) { Rows<float>(g, b, e); }
-void RowsF16(const LayerNormRows &g, int64_t b, int64_t e) { Rows<float16>(g, b, e); }
-void RowsBF16(const LayerNormRows &g, int64_t b, int64_t e) { Rows<bfloat16>(g, b, e); }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD(RowsF32)
-OPGRAFT_SIMD(RowsF16)
-OPGRAFT_SIMD(RowsBF16)
+OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
 
@@ -140,8 +131,7 @@ int64_t row_count(const Context &c, const LayerNormRows &g) { return g.n ? c.inp
 
 void Kernel(Context &c) {
   const LayerNormRows g = rows_of(c);
-  const int32_t t = c.input(0).dtype();
-  const auto kernel = t == OPGRAFT_FLOAT32 ? RowsF32_simd() : t == OPGRAFT_FLOAT16 ? RowsF16_simd() : RowsBF16_simd();
+  const auto kernel = Rows_simd(c.input(0).dtype());
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(g.n, 1));  // elements: about 5 µs
   c.parallel_for(row_count(c, g), grain, [&](int64_t b, int64_t e) { kernel(g, b, e); });
 }

@@ -11,16 +11,24 @@ def matmul(a, b, transpose_a=False, transpose_b=False):
     return np.matmul(swap(a, transpose_a), swap(b, transpose_b))
 
 
+def sum_bound(squares, k):
+    """Of float32 sums of k products, each product and addition fused, one after another. The worst case, k 2^-24 times
+    the sum of the absolute values, lets real faults pass; roundings are independent, though (Higham and Mary 2019):
+    rounding i errs by at most 2^-24 |s_i| with a root mean square of 1/sqrt 3 of that, s_i^2 grows to about
+    sum(a^2 b^2), half of it on average over i. Eight times the root mean square."""
+    return 8 * 2.0**-24 * np.sqrt(k * squares / 6)
+
+
+def bound(u, a, b, transpose_a=False, transpose_b=False):
+    a, b = swap(a, transpose_a), swap(b, transpose_b)
+    return sum_bound(np.matmul(a**2, b**2), a.shape[-1])
+
+
 REFERENCE = {"MatMul": matmul, "BatchMatMul": matmul}
-
-# Half types: one rounding at the end; the sums are float32.
-TOLERANCE = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}
-
-
-# A float32 sum of K products of normal numbers, added one after another.
-def atol(k):
-    return 1e-6 + 4e-7 * k
-
+BOUND = {"MatMul": bound, "BatchMatMul": bound}
+# One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
+TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
+SMALLEST = 2.0**-24
 
 # M, N, K: whole and partial tiles of every width, one row, one column, none.
 SIZES = [
@@ -49,7 +57,7 @@ def case(op, dtype, batch_a, batch_b, m, n, k, ta, tb):
         "inputs": [(dtype, a), (dtype, b)],
         "attrs": {"transpose_a": ta, "transpose_b": tb},
         "rtol": TOLERANCE[dtype],
-        "atol": atol(k),
+        "atol": SMALLEST,
     }
 
 
@@ -62,8 +70,8 @@ CASES = (
             "op": "MatMul",
             "inputs": [("float32", (3, 40), "special"), ("float32", (40, 20))],
             "attrs": {},
-            "rtol": 2e-6,
-            "atol": 1e-5,
+            "rtol": TOLERANCE["float32"],
+            "atol": SMALLEST,
         }
     ]
 )

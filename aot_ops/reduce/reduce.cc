@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <type_traits>
 
 #include "aot_ops/common/strided.h"
 
@@ -14,6 +15,15 @@
 // clang-format off
 #include "opgraft/simd.h"
 // clang-format on
+
+#ifndef OPGRAFT_REDUCE_ONCE
+#define OPGRAFT_REDUCE_ONCE
+namespace opgraft {
+template <class T> using Accumulator = std::conditional_t<std::is_integral_v<T>, T, float>;
+template <class A> constexpr A kLeast = std::is_integral_v<A> ? std::numeric_limits<A>::min()
+                                                              : -std::numeric_limits<A>::infinity();
+}  // namespace opgraft
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -59,21 +69,61 @@ template <class Op, class T> void Into(Op op, const T *x, float *acc, int64_t n)
     StoreF32N(op(LoadF32N(d, acc + i, rest), LoadF32N(d, x + i, rest)), d, acc + i, rest);
 }
 
-template <class T> float FoldOf(bool max, const T *x, int64_t n) {
-  return max ? Fold(MaxOf(), -HUGE_VALF, x, n) : Fold(SumOf(), 0.0f, x, n);
+// The same on integers, which wrap: plain loops that the compiler vectorises for the target.
+template <class T> T FoldWhole(SumOf, T start, const T *x, int64_t n) {
+  std::make_unsigned_t<T> sum = std::make_unsigned_t<T>(start);
+  for (int64_t i = 0; i < n; ++i) sum += std::make_unsigned_t<T>(x[i]);
+  return T(sum);
 }
-float FoldRow(int dtype, bool max, const void *x, int64_t n) {
-  if (dtype == OPGRAFT_FLOAT32) return FoldOf(max, static_cast<const float *>(x), n);
-  if (dtype == OPGRAFT_FLOAT16) return FoldOf(max, static_cast<const float16 *>(x), n);
-  return FoldOf(max, static_cast<const bfloat16 *>(x), n);
+template <class T> T FoldWhole(MaxOf, T start, const T *x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) start = start > x[i] ? start : x[i];
+  return start;
 }
-template <class T> void IntoOf(bool max, const T *x, float *acc, int64_t n) {
-  max ? Into(MaxOf(), x, acc, n) : Into(SumOf(), x, acc, n);
+template <class T> void IntoWhole(SumOf, const T *x, T *acc, int64_t n) {
+  using U = std::make_unsigned_t<T>;
+  for (int64_t i = 0; i < n; ++i) acc[i] = T(U(acc[i]) + U(x[i]));
 }
-void IntoRow(int dtype, bool max, const void *x, float *acc, int64_t n) {
-  if (dtype == OPGRAFT_FLOAT32) return IntoOf(max, static_cast<const float *>(x), acc, n);
-  if (dtype == OPGRAFT_FLOAT16) return IntoOf(max, static_cast<const float16 *>(x), acc, n);
-  return IntoOf(max, static_cast<const bfloat16 *>(x), acc, n);
+template <class T> void IntoWhole(MaxOf, const T *x, T *acc, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) acc[i] = acc[i] > x[i] ? acc[i] : x[i];
+}
+
+template <class Op, class T> void FoldOf(Op op, const void *from, int64_t n, void *result) {
+  using A = Accumulator<T>;
+  constexpr A start = std::is_same_v<Op, MaxOf> ? kLeast<A> : A(0);
+  const T *x = static_cast<const T *>(from);
+  if constexpr (std::is_integral_v<T>) *static_cast<A *>(result) = FoldWhole(op, start, x, n);
+  else *static_cast<A *>(result) = Fold(op, start, x, n);
+}
+template <class Op, class T> void IntoOf(Op op, const void *from, void *to, int64_t n) {
+  const T *x = static_cast<const T *>(from);
+  auto *acc = static_cast<Accumulator<T> *>(to);
+  if constexpr (std::is_integral_v<T>) IntoWhole(op, x, acc, n);
+  else Into(op, x, acc, n);
+}
+template <class T> void FoldOf(bool max, const void *x, int64_t n, void *result) {
+  max ? FoldOf<MaxOf, T>(MaxOf(), x, n, result) : FoldOf<SumOf, T>(SumOf(), x, n, result);
+}
+template <class T> void IntoOf(bool max, const void *x, void *acc, int64_t n) {
+  max ? IntoOf<MaxOf, T>(MaxOf(), x, acc, n) : IntoOf<SumOf, T>(SumOf(), x, acc, n);
+}
+// Folds n elements into one accumulator, or adds them to n accumulators.
+void FoldRow(int dtype, bool max, const void *x, int64_t n, void *result) {
+  switch (dtype) {
+    case OPGRAFT_FLOAT32: return FoldOf<float>(max, x, n, result);
+    case OPGRAFT_FLOAT16: return FoldOf<float16>(max, x, n, result);
+    case OPGRAFT_BFLOAT16: return FoldOf<bfloat16>(max, x, n, result);
+    case OPGRAFT_INT32: return FoldOf<int32_t>(max, x, n, result);
+    default: return FoldOf<int64_t>(max, x, n, result);
+  }
+}
+void IntoRow(int dtype, bool max, const void *x, void *acc, int64_t n) {
+  switch (dtype) {
+    case OPGRAFT_FLOAT32: return IntoOf<float>(max, x, acc, n);
+    case OPGRAFT_FLOAT16: return IntoOf<float16>(max, x, acc, n);
+    case OPGRAFT_BFLOAT16: return IntoOf<bfloat16>(max, x, acc, n);
+    case OPGRAFT_INT32: return IntoOf<int32_t>(max, x, acc, n);
+    default: return IntoOf<int64_t>(max, x, acc, n);
+  }
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -133,49 +183,96 @@ struct Walks {
   }
 };
 
-template <ReduceOp op, class T> void reduce_floats(Context &c, const Walks &w) {
+// The last dimension is kept: rows are added to rows of accumulators.
+template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w) {
+  using A = Accumulator<T>;
   const T *x = c.input(0).data<T>();
   T *y = c.output(0).data<T>();
   const int dtype = c.input(0).dtype();
   const int64_t count = w.reduced.total;
-  const float scale = op == kMean ? float(1.0 / double(count)) : 1.0f;
-  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(count, 1));
-  auto fold = FoldRow_simd();
   auto into = IntoRow_simd();
-  if (w.kept.row > 1 && w.kept.step[0] == 1) {  // the last dimension is kept
-    constexpr int64_t kBlock = 256;
-    c.parallel_for(w.kept.total, std::max<int64_t>(grain, 16), [&](int64_t begin, int64_t end) {
-      float acc[kBlock];
-      w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
-        for (int64_t b = 0; b < n; b += kBlock) {
-          const int64_t m = std::min(kBlock, n - b);
-          std::fill_n(acc, m, op == kMax ? -std::numeric_limits<float>::infinity() : 0.0f);
-          w.reduced.walk(0, count, [&](const int64_t(&from)[1], int64_t, int64_t rows) {
-            for (int64_t r = 0; r < rows; ++r)
-              into(dtype, op == kMax, x + at[0] + b + from[0] + r * w.reduced.step[0], acc, m);
-          });
-          for (int64_t i = 0; i < m; ++i) y[out + b + i] = T(acc[i] * scale);
-        }
-      });
+  constexpr int64_t kBlock = 256;
+  const int64_t grain = std::max<int64_t>(16, 8192 / std::max<int64_t>(count, 1));
+  c.parallel_for(w.kept.total, grain, [&](int64_t begin, int64_t end) {
+    A acc[kBlock];
+    w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
+      for (int64_t b = 0; b < n; b += kBlock) {
+        const int64_t m = std::min(kBlock, n - b);
+        std::fill_n(acc, m, op == kMax ? kLeast<A> : A(0));
+        w.reduced.walk(0, count, [&](const int64_t(&from)[1], int64_t, int64_t rows) {
+          for (int64_t r = 0; r < rows; ++r)
+            into(dtype, op == kMax, x + at[0] + b + from[0] + r * w.reduced.step[0], acc, m);
+        });
+        for (int64_t i = 0; i < m; ++i)
+          y[out + b + i] = op == kMean ? T(float(double(acc[i]) / double(count))) : T(acc[i]);
+      }
+    });
+  });
+}
+
+// What one output element is folded in: float32 within a part of a row, double between parts.
+template <ReduceOp op, class T> struct Total {
+  using A = Accumulator<T>;
+  using Sum = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<double>>::type;
+  Sum sum = 0;
+  A most = kLeast<A>;
+  void add(A part) {
+    if constexpr (op == kMax) most = most != most || part <= most ? most : part;  // a NaN stays
+    else sum += Sum(part);
+  }
+  void add(const Total &t) {
+    if constexpr (op == kMax) add(t.most);
+    else sum += t.sum;
+  }
+  T value(int64_t count) const {
+    if constexpr (op == kMax) return T(most);
+    else if constexpr (op == kMean) return T(float(double(sum) / double(count)));
+    else if constexpr (std::is_integral_v<T>) return T(sum);
+    else return T(float(sum));
+  }
+};
+
+// The last dimension is reduced: rows fold to numbers. Few outputs of many elements each are cut into
+// parts, which depend on the shape alone, so that the result does not depend on the threads.
+template <ReduceOp op, class T> void reduce_rows(Context &c, const Walks &w) {
+  const T *x = c.input(0).data<T>();
+  T *y = c.output(0).data<T>();
+  const int dtype = c.input(0).dtype();
+  const int64_t count = w.reduced.total;
+  auto fold = FoldRow_simd();
+  auto total = [&](int64_t at, int64_t begin, int64_t end) {
+    Total<op, T> sum;
+    w.reduced.walk(begin, end, [&](const int64_t(&offset)[1], int64_t, int64_t m) {
+      constexpr int64_t kPart = 16384;
+      for (int64_t b = 0; b < m; b += kPart) {
+        Accumulator<T> part;
+        fold(dtype, op == kMax, x + at + offset[0] + b, std::min(kPart, m - b), &part);
+        sum.add(part);
+      }
+    });
+    return sum;
+  };
+  constexpr int64_t kParts = 64, kLeastPart = 65536;
+  if (w.kept.total < 8 && count >= 2 * kLeastPart) {
+    const int64_t length = std::max(kLeastPart, (count + kParts - 1) / kParts);
+    const int64_t parts = (count + length - 1) / length;
+    w.kept.walk(0, w.kept.total, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
+      for (int64_t i = 0; i < n; ++i) {
+        Total<op, T> part[kParts], sum;
+        c.parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+          for (int64_t p = begin; p < end; ++p)
+            part[p] = total(at[0] + i * w.kept.step[0], p * length, std::min(count, (p + 1) * length));
+        });
+        for (int64_t p = 0; p < parts; ++p) sum.add(part[p]);
+        y[out + i] = sum.value(count);
+      }
     });
     return;
   }
+  const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(count, 1));
   c.parallel_for(w.kept.total, grain, [&](int64_t begin, int64_t end) {
     w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) {
-        const T *from = x + at[0] + i * w.kept.step[0];
-        double sum = 0.0;
-        float most = -std::numeric_limits<float>::infinity();
-        w.reduced.walk(0, count, [&](const int64_t(&offset)[1], int64_t, int64_t m) {
-          constexpr int64_t kPart = 16384;  // float32 within a part, double between parts
-          for (int64_t b = 0; b < m; b += kPart) {
-            const float part = fold(dtype, op == kMax, from + offset[0] + b, std::min(kPart, m - b));
-            sum += double(part);
-            most = most != most || part <= most ? most : part;
-          }
-        });
-        y[out + i] = T(op == kMax ? most : op == kMean ? float(sum / double(count)) : float(sum));
-      }
+      for (int64_t i = 0; i < n; ++i) y[out + i] = total(at[0] + i * w.kept.step[0], 0, count).value(count);
     });
   });
 }
@@ -206,13 +303,11 @@ template <ReduceOp op, class T> void reduce_plain(Context &c, const Walks &w) {
 
 template <ReduceOp op> void KernelReduce(Context &c) {
   const Walks w(c);
-  switch (c.input(0).dtype()) {
-    case OPGRAFT_FLOAT32: return reduce_floats<op, float>(c, w);
-    case OPGRAFT_FLOAT16: return reduce_floats<op, float16>(c, w);
-    case OPGRAFT_BFLOAT16: return reduce_floats<op, bfloat16>(c, w);
-    case OPGRAFT_INT32: return reduce_plain<op, int32_t>(c, w);
-    default: return reduce_plain<op, int64_t>(c, w);
-  }
+  const bool into_rows = w.kept.row > 1 && w.kept.step[0] == 1;
+  dispatch<float, float16, bfloat16, int32_t, int64_t>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    into_rows ? reduce_into_rows<op, T>(c, w) : reduce_rows<op, T>(c, w);
+  });
 }
 
 template <ReduceOp op> void ReferenceReduce(Context &c) {

@@ -74,20 +74,67 @@ FLAGS = ("bool", [[True, False, True], [False, False, True]])
 
 CASES = (
     [case("Reshape", [(t, (4, 6)), i64(*s)]) for t in DTYPES for s in [(24,), (2, -1), (-1, 3, 2), (4, 6)]]
-    + [case("Reshape", [("float32", (0, 5)), i64(5, -1)]), case("Reshape", [("float32", (1,)), i64()]), case("Reshape", [FLAGS, i64(-1)])]
-    + [case("ExpandDims", [("float32", s), ], axis=a) for s, a in [((3, 4), 0), ((3, 4), -1), ((3, 4), 1), ((), 0)]]
-    + [case("Squeeze", [("float32", s)], axis=a) for s, a in [((1, 3, 1), []), ((1, 3, 1), [0]), ((1, 3, 1), [-1]), ((1, 1), [0, 1])]]
+    + [
+        case("Reshape", [("float32", (0, 5)), i64(5, -1)]),
+        case("Reshape", [("float32", (1,)), i64()]),
+        case("Reshape", [FLAGS, i64(-1)]),
+    ]
+    + [
+        case(
+            "ExpandDims",
+            [
+                ("float32", s),
+            ],
+            axis=a,
+        )
+        for s, a in [((3, 4), 0), ((3, 4), -1), ((3, 4), 1), ((), 0)]
+    ]
+    + [
+        case("Squeeze", [("float32", s)], axis=a)
+        for s, a in [((1, 3, 1), []), ((1, 3, 1), [0]), ((1, 3, 1), [-1]), ((1, 1), [0, 1])]
+    ]
     + [
         case("Transpose", [(t, s)], perm=p)
         for t in DTYPES
         for s, p in [
-            ((5, 7), [1, 0]), ((2, 3, 4, 5), [0, 2, 1, 3]), ((2, 33, 4, 17), [0, 2, 3, 1]), ((3, 65, 34), [0, 2, 1]), ((2, 3, 4), [2, 1, 0]),
-            ((4, 5), [0, 1]), ((0, 3), [1, 0]), ((), []), ((2, 1, 5, 3), [3, 1, 0, 2]), ((200, 300), [1, 0]), ((2, 3, 4), [-1, 0, 1]),
+            ((5, 7), [1, 0]),
+            ((2, 3, 4, 5), [0, 2, 1, 3]),
+            ((2, 33, 4, 17), [0, 2, 3, 1]),
+            ((3, 65, 34), [0, 2, 1]),
+            ((2, 3, 4), [2, 1, 0]),
+            ((4, 5), [0, 1]),
+            ((0, 3), [1, 0]),
+            ((), []),
+            ((2, 1, 5, 3), [3, 1, 0, 2]),
+            ((200, 300), [1, 0]),
+            ((2, 3, 4), [-1, 0, 1]),
         ]
     ]
     + [case("Transpose", [FLAGS], perm=[1, 0])]
-    + [case("Tile", [(t, s), i64(*m)]) for t in DTYPES for s, m in [((3,), (4,)), ((2, 3), (2, 2)), ((3,), (2, 1, 3)), ((), (5,)), ((2, 1, 5), (1, 3, 1)), ((2, 3), (0, 2))]]
-    + [case("BroadcastTo", [(t, s), i64(*m)]) for t in DTYPES for s, m in [((3,), (4, 3)), ((2, 1, 3), (2, 5, 3)), ((2, 1, 3), (-1, 4, -1)), ((), (2, 3)), ((0, 1), (0, 3)), ((5, 1), (5, 40))]]
+    + [
+        case("Tile", [(t, s), i64(*m)])
+        for t in DTYPES
+        for s, m in [
+            ((3,), (4,)),
+            ((2, 3), (2, 2)),
+            ((3,), (2, 1, 3)),
+            ((), (5,)),
+            ((2, 1, 5), (1, 3, 1)),
+            ((2, 3), (0, 2)),
+        ]
+    ]
+    + [
+        case("BroadcastTo", [(t, s), i64(*m)])
+        for t in DTYPES
+        for s, m in [
+            ((3,), (4, 3)),
+            ((2, 1, 3), (2, 5, 3)),
+            ((2, 1, 3), (-1, 4, -1)),
+            ((), (2, 3)),
+            ((0, 1), (0, 3)),
+            ((5, 1), (5, 40)),
+        ]
+    ]
     + [
         case("StridedSlice", [(t, s), i64(*b), i64(*e), i64(*st)], **m)
         for t in DTYPES
@@ -107,7 +154,11 @@ CASES = (
     + [case("Concat", [(t, (2, 3)), (t, (4, 3)), (t, (1, 3))], axis=0) for t in DTYPES]
     + [case("Concat", [(t, (2, 3, 5)), (t, (2, 1, 5)), (t, (2, 0, 5))], axis=-2) for t in DTYPES]
     + [case("Concat", [("float32", (7,))]), case("Concat", [FLAGS, FLAGS], axis=1)]
-    + [case("Split", [(t, s)], axis=a, output_num=n) for t in DTYPES for s, a, n in [((6, 4), 0, 3), ((2, 6, 5), 1, 2), ((4, 9), -1, 3), ((5,), 0, 1), ((0, 4), 1, 2)]]
+    + [
+        case("Split", [(t, s)], axis=a, output_num=n)
+        for t in DTYPES
+        for s, a, n in [((6, 4), 0, 3), ((2, 6, 5), 1, 2), ((4, 9), -1, 3), ((5,), 0, 1), ((0, 4), 1, 2)]
+    ]
     + [
         case("Gather", [(t, s), (it, i)], **a)
         for t in DTYPES
@@ -126,8 +177,12 @@ CASES = (
     + [case("Shape", [("float32", s)]) for s in [(3, 4), (0, 5), ()]]
     + [case("TupleGetItem", [i64(3, 4, 5)], index=i) for i in (0, 2, -1)]
     + [case("MakeTuple", [("int64", 3), ("int64", -1), ("int64", 64)]), case("MakeTuple", [("int64", 3)])]
-    + [case(op, [("int64", a), ("int64", b)]) for op in ["ScalarAdd", "ScalarSub", "ScalarMul", "ScalarFloorDiv"] for a, b in [(7, 2), (-7, 2), (7, -2), (3, 5), (8, -1)]]
-)  # fmt: skip
+    + [
+        case(op, [("int64", a), ("int64", b)])
+        for op in ["ScalarAdd", "ScalarSub", "ScalarMul", "ScalarFloorDiv"]
+        for a, b in [(7, 2), (-7, 2), (7, -2), (3, 5), (8, -1)]
+    ]
+)
 
 REFUSED = [
     {

@@ -131,10 +131,11 @@ void Reference(Context &c) {
       const int64_t at = r / e.inner * e.n * e.inner + r % e.inner;
       const T *x = c.input(0).data<T>() + at;
       T *y = c.output(0).data<T>() + at;
-      float most = -HUGE_VALF, sum = 0.0f;
+      float most = -HUGE_VALF;
+      double sum = 0;
       for (int64_t k = 0; k < e.n; ++k) most = std::max(most, float(x[k * e.inner]));
-      for (int64_t k = 0; k < e.n; ++k) sum += std::exp(float(x[k * e.inner]) - most);
-      for (int64_t k = 0; k < e.n; ++k) y[k * e.inner] = T(std::exp(float(x[k * e.inner]) - most) / sum);
+      for (int64_t k = 0; k < e.n; ++k) sum += std::exp(double(float(x[k * e.inner])) - most);
+      for (int64_t k = 0; k < e.n; ++k) y[k * e.inner] = T(float(std::exp(double(float(x[k * e.inner])) - most) / sum));
     }
   });
 }

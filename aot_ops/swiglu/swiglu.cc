@@ -10,22 +10,21 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/map-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class T> void Separate(const T *x, const T *gate, T *y, int64_t n) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) StoreF32(hn::Mul(LoadF32(d, x + i), Silu(d, LoadF32(d, gate + i))), d, y + i);
-  if (size_t rest = size_t(n - i))
-    StoreF32N(hn::Mul(LoadF32N(d, x + i, rest), Silu(d, LoadF32N(d, gate + i, rest))), d, y + i, rest);
+template <class T> void Separate(const void *x, const void *gate, void *y, int64_t n) {
+  Map([](auto d, auto v, auto g) HWY_ATTR { return hn::Mul(v, Silu(d, g)); }, static_cast<T *>(y), n,
+      static_cast<const T *>(x), static_cast<const T *>(gate));
 }
 
 // x and gate alternate: the pair (x, gate) of output i lies at 2i.
-template <class T> void Interleaved(const T *xg, T *y, int64_t n) {
+template <class T> void Interleaved(const void *pairs, void *to, int64_t n) {
+  const T *xg = static_cast<const T *>(pairs);
+  T *y = static_cast<T *>(to);
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
@@ -40,24 +39,13 @@ template <class T> void Interleaved(const T *xg, T *y, int64_t n) {
   }
 }
 
-void SeparateF32(const float *x, const float *g, float *y, int64_t n) { Separate(x, g, y, n); }
-void SeparateF16(const float16 *x, const float16 *g, float16 *y, int64_t n) { Separate(x, g, y, n); }
-void SeparateBF16(const bfloat16 *x, const bfloat16 *g, bfloat16 *y, int64_t n) { Separate(x, g, y, n); }
-void InterleavedF32(const float *x, float *y, int64_t n) { Interleaved(x, y, n); }
-void InterleavedF16(const float16 *x, float16 *y, int64_t n) { Interleaved(x, y, n); }
-void InterleavedBF16(const bfloat16 *x, bfloat16 *y, int64_t n) { Interleaved(x, y, n); }
-
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD(SeparateF32)
-OPGRAFT_SIMD(SeparateF16)
-OPGRAFT_SIMD(SeparateBF16)
-OPGRAFT_SIMD(InterleavedF32)
-OPGRAFT_SIMD(InterleavedF16)
-OPGRAFT_SIMD(InterleavedBF16)
+OPGRAFT_SIMD_FLOATS(Separate)
+OPGRAFT_SIMD_FLOATS(Interleaved)
 
 namespace {
 
@@ -81,40 +69,30 @@ void InferInterleaved(InferContext &c) {
 }
 
 void KernelSeparate(Context &c) {
-  auto run = [&](auto kernel, auto zero) {
-    using T = decltype(zero);
-    const T *x = c.input(0).data<T>(), *g = c.input(1).data<T>();
-    T *y = c.output(0).data<T>();
-    c.parallel_for(c.output(0).size(), kGrain, [&](int64_t b, int64_t e) { kernel(x + b, g + b, y + b, e - b); });
-  };
-  switch (c.input(0).dtype()) {
-    case OPGRAFT_FLOAT32: return run(SeparateF32_simd(), float());
-    case OPGRAFT_FLOAT16: return run(SeparateF16_simd(), float16());
-    default: return run(SeparateBF16_simd(), bfloat16());
-  }
+  const auto kernel = Separate_simd(c.input(0).dtype());
+  const char *x = c.input(0).data<char>(), *g = c.input(1).data<char>();
+  char *y = c.output(0).data<char>();
+  const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
+  c.parallel_for(c.output(0).size(), kGrain,
+                 [&](int64_t b, int64_t e) { kernel(x + b * size, g + b * size, y + b * size, e - b); });
 }
 
 void KernelInterleaved(Context &c) {
-  auto run = [&](auto kernel, auto zero) {
-    using T = decltype(zero);
-    const T *x = c.input(0).data<T>();
-    T *y = c.output(0).data<T>();
-    c.parallel_for(c.output(0).size(), kGrain, [&](int64_t b, int64_t e) { kernel(x + 2 * b, y + b, e - b); });
-  };
-  switch (c.input(0).dtype()) {
-    case OPGRAFT_FLOAT32: return run(InterleavedF32_simd(), float());
-    case OPGRAFT_FLOAT16: return run(InterleavedF16_simd(), float16());
-    default: return run(InterleavedBF16_simd(), bfloat16());
-  }
+  const auto kernel = Interleaved_simd(c.input(0).dtype());
+  const char *x = c.input(0).data<char>();
+  char *y = c.output(0).data<char>();
+  const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
+  c.parallel_for(c.output(0).size(), kGrain,
+                 [&](int64_t b, int64_t e) { kernel(x + 2 * b * size, y + b * size, e - b); });
 }
 
-float Formula(float x, float gate) { return x * (gate / (1.0f + std::exp(-gate))); }
+double Formula(double x, double gate) { return x * (gate / (1 + std::exp(-gate))); }
 
 void ReferenceSeparate(Context &c) {
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < c.output(0).size(); ++i)
-      c.output(0).data<T>()[i] = T(Formula(float(c.input(0).data<T>()[i]), float(c.input(1).data<T>()[i])));
+      c.output(0).data<T>()[i] = T(float(Formula(float(c.input(0).data<T>()[i]), float(c.input(1).data<T>()[i]))));
   });
 }
 
@@ -123,7 +101,7 @@ void ReferenceInterleaved(Context &c) {
     using T = decltype(zero);
     const T *x = c.input(0).data<T>();
     for (int64_t i = 0; i < c.output(0).size(); ++i)
-      c.output(0).data<T>()[i] = T(Formula(float(x[2 * i]), float(x[2 * i + 1])));
+      c.output(0).data<T>()[i] = T(float(Formula(float(x[2 * i]), float(x[2 * i + 1]))));
   });
 }
 

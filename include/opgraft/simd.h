@@ -11,6 +11,9 @@
 //   OPGRAFT_SIMD(Kernel)                     // defines Kernel_simd(), the best version for this CPU
 //   #endif
 //
+// OPGRAFT_SIMD_FLOATS(Kernel) does so for a template over the storage type: Kernel_simd(dtype) is Kernel<float>,
+// Kernel<float16> or Kernel<bfloat16>, which share a signature.
+//
 // The file is compiled for SSE4, AVX2 and AVX-512 (Highway's AVX3). Only Highway's headers are used:
 // the choice is made here, so that an op depends on no shared library. OPGRAFT_SIMD=SSE4|AVX2|AVX3
 // in the environment lowers the choice (tests run every target the machine has).
@@ -65,11 +68,25 @@ inline bool vnni() {
 #ifdef OPGRAFT_ONE_TARGET  // sanitizer and debug builds: the static target only
 #define OPGRAFT_SIMD(F) \
   static inline auto F##_simd() { return &HWY_STATIC_DISPATCH(F); }
+#define OPGRAFT_SIMD_FLOATS(F)                                                        \
+  static inline auto F##_simd(int32_t dtype) {                                        \
+    return dtype == OPGRAFT_FLOAT32   ? &HWY_STATIC_DISPATCH(F<float>)                \
+           : dtype == OPGRAFT_FLOAT16 ? &HWY_STATIC_DISPATCH(F<::opgraft::float16>)   \
+                                      : &HWY_STATIC_DISPATCH(F<::opgraft::bfloat16>); \
+  }
 #else
 #define OPGRAFT_SIMD(F)                                                                \
   static inline decltype(&N_SSE4::F) F##_simd() {                                      \
     static constexpr decltype(&N_SSE4::F) table[] = {N_SSE4::F, N_AVX2::F, N_AVX3::F}; \
     return table[::opgraft::simd::target()];                                           \
+  }
+#define OPGRAFT_SIMD_TYPES(N, F) \
+  { N::F<float>, N::F<::opgraft::float16>, N::F<::opgraft::bfloat16> }
+#define OPGRAFT_SIMD_FLOATS(F)                                                                                \
+  static inline auto F##_simd(int32_t dtype) {                                                                \
+    static constexpr decltype(&N_SSE4::F<float>) table[][3] = {                                               \
+        OPGRAFT_SIMD_TYPES(N_SSE4, F), OPGRAFT_SIMD_TYPES(N_AVX2, F), OPGRAFT_SIMD_TYPES(N_AVX3, F)};         \
+    return table[::opgraft::simd::target()][dtype == OPGRAFT_FLOAT32 ? 0 : dtype == OPGRAFT_FLOAT16 ? 1 : 2]; \
   }
 #endif
 #endif  // OPGRAFT_SIMD_ONCE_H_

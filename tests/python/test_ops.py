@@ -1,5 +1,10 @@
 """Every operator over its case table: kernel against scalar twin and NumPy, aligned and not, and what it refuses."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 from conftest import make_input, tables
@@ -22,10 +27,44 @@ def misaligned(shape, dtype, fill=0xA5):
     return raw[start : start + size].view(dtype).reshape(shape), raw, (start, start + size)
 
 
-def close(got, want, case):
-    got, want = np.asarray(got).astype(np.float64), np.asarray(want).astype(np.float64)
+ROUNDOFF = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+
+
+def wide(a):
+    return np.asarray(a) if np.asarray(a).dtype.kind in "iub" else np.asarray(a).astype(np.float64)
+
+
+def bounds(module, case, inputs, outputs):
+    """What each output may differ by beyond the case's tolerance, from the inputs (cases.py: BOUND)."""
+    bound = getattr(module, "BOUND", {}).get(case["op"])
+    if bound is None:
+        return [0.0] * outputs
+    dtypes = [d for d in (a.dtype.name for a in inputs) if d in ROUNDOFF]
+    with np.errstate(all="ignore"):
+        found = bound(ROUNDOFF[dtypes[0]] if dtypes else 0.0, *map(wide, inputs), **case.get("attrs", {}))
+    return found if isinstance(found, list) else [found]
+
+
+def close(got, want, case, bound=0.0):
+    dtype = got.dtype
+    got, want = wide(got).astype(np.float64), wide(want).astype(np.float64)
     assert got.shape == want.shape
-    np.testing.assert_allclose(got, want, rtol=case["rtol"], atol=case["atol"])
+    if dtype.name in ROUNDOFF:  # beyond the type's range the right answer is inf
+        with np.errstate(all="ignore"):
+            stored = want.astype(dtype).astype(np.float64)
+        want = np.where(np.isinf(stored), stored, want)
+    bound = np.broadcast_to(np.nan_to_num(bound, nan=0.0, posinf=0.0), want.shape)  # inf and NaN allow nothing
+    finite = np.isfinite(want)
+    np.testing.assert_array_equal(got[~finite], want[~finite])
+    error = np.abs(got[finite] - want[finite])
+    allowed = case["atol"] + case["rtol"] * np.abs(want[finite]) + bound[finite]
+    bad = ~(error <= allowed)
+    if bad.any():
+        at = np.argmax(np.where(bad, error / np.maximum(allowed, 1e-300), 0.0))
+        raise AssertionError(
+            f"{bad.sum()} of {bad.size} differ; got {got[finite][at]!r}, expected {want[finite][at]!r}, "
+            f"off by {error[at]:.3g}, allowed {allowed[at]:.3g}"
+        )
 
 
 @pytest.mark.parametrize("folder,module,case", CASES, ids=[_id(c) for _, _, c in CASES])
@@ -34,16 +73,17 @@ def test_case(folder, module, case):
     attrs = case.get("attrs", {})
     inputs = [make_input(s, k) for k, s in enumerate(case["inputs"])]
     got = _core.run_op(op, inputs, attrs)
+    bound = bounds(module, case, inputs, len(got))
     twin = [np.empty_like(a) for a in got]
     _core.run_reference_into(op, inputs, twin, attrs)
-    for a, b in zip(got, twin):
-        close(a, b, case)
+    for a, b, more in zip(got, twin, bound):
+        close(a, b, case, more)
     reference = module.REFERENCE.get(case["op"])
     if reference is not None:
         with np.errstate(all="ignore"):
-            want = reference(*[a if a.dtype.kind in "iub" else a.astype(np.float64) for a in inputs], **attrs)
-        for a, b in zip(got, want if isinstance(want, (tuple, list)) else [want]):
-            close(a, b, case)
+            want = reference(*map(wide, inputs), **attrs)
+        for a, b, more in zip(got, want if isinstance(want, (tuple, list)) else [want], bound):
+            close(a, b, case, more)
     shifted = []
     for a in inputs:
         view, _, _ = misaligned(a.shape, a.dtype)
@@ -51,9 +91,40 @@ def test_case(folder, module, case):
         shifted.append(view)
     outputs = [misaligned(a.shape, a.dtype) for a in got]
     _core.run_into(op, shifted, [o[0] for o in outputs], attrs)
-    for (view, raw, (begin, end)), a in zip(outputs, got):
+    for (view, raw, (begin, end)), a, more in zip(outputs, got, bound):
         assert (raw[:begin] == 0xA5).all() and (raw[end:] == 0xA5).all(), "wrote outside the output"
-        close(view, a, case)
+        close(view, a, case, more)
+
+
+# The targets of include/opgraft/simd.h and what the CPU must have for them.
+AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+TARGETS = {"SSE4": {"sse4_2"}, "AVX2": AVX2, "AVX3": AVX2 | {f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd")}}
+
+
+def machine_targets():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return [name for name, needs in TARGETS.items() if needs <= set(line.split()[2:])]
+    return []
+
+
+IN_FORCE = os.environ.get("OPGRAFT_SIMD") or machine_targets()[-1]  # what test_case above runs
+
+
+@pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+def test_every_target(target):
+    """The cases again in a process that is held to another SIMD target; the choice is made once a process."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-k", "test_case"]
+    path = os.pathsep.join(p for p in sys.path if p)  # the package under test is the one imported here
+    run = subprocess.run(
+        [*command, __file__],
+        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]
+    assert f"{len(CASES)} passed" in run.stdout, run.stdout[-1000:]
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[_id(c) for c in REFUSED])
