@@ -5,87 +5,211 @@ import json
 import pathlib
 import sys
 import time
+import zipfile
 
 import numpy as np
 
-from . import __version__, _core, load, nn, rewrite
+from . import __version__, _core, load, rewrite
+from . import dtype as dt
+from .proof import Report
 
-LEVELS = {
-    "O0": "folding, merging and dead code only",
-    "O1": "fusions of normalisation and activation",
-    "O2": "all fusions of registered operators",
-    "O3": "as O2, and with inputs to prove on only where faster",
-}
+
+def _print_json(value):
+    print(json.dumps(value, indent=2))
+
+
+def _table(rows):
+    widths = [max(map(len, column)) for column in zip(*rows)]
+    for row in rows:
+        print("  ".join(c.ljust(w) for c, w in zip(row, widths)).rstrip())
+
+
+def _load_ops(directories):
+    for directory in directories:
+        if not pathlib.Path(directory).is_dir():
+            raise FileNotFoundError(f"--ops {directory}: no such directory")
+        for refused in _core.load_directory(directory):
+            print(f"opgraft: refused {refused}", file=sys.stderr)
 
 
 def _ls(args):
+    _load_ops(args.ops)
     ops = [
         {"name": o.name, "version": o.version, "score": o.score, "path": o.path, "replaces": o.manifest["replaces"]}
         for o in _core.list_ops()
     ]
     if args.json:
-        print(json.dumps(ops, indent=2))
-        return 0
-    for o in ops:
-        print(f"{o['name']:28} {o['version']:8} {o['score']:5}  {o['path']}")
+        _print_json(ops)
+    else:
+        rows = [(o["name"], o["version"], str(o["score"]), o["path"]) for o in ops]
+        _table([("name", "version", "score", "path"), *rows])
     return 0
 
 
 def _doctor(args):
     checks = _core.examine(args.file)
-    for step, ok, detail in checks:
-        print(f"{'ok  ' if ok else 'FAIL'} {step}: {detail}" if detail else f"{'ok  ' if ok else 'FAIL'} {step}")
-    return 0 if all(ok for _, ok, _ in checks) else 1
+    accepted = all(ok for _, ok, _ in checks)
+    if args.json:
+        _print_json({"file": args.file, "accepted": accepted,
+                     "checks": [{"check": c, "ok": ok, "detail": detail} for c, ok, detail in checks]})  # fmt: skip
+    else:
+        for step, ok, detail in checks:
+            print(f"{'ok  ' if ok else 'FAIL'} {step}: {detail}" if detail else f"{'ok  ' if ok else 'FAIL'} {step}")
+    return 0 if accepted else 1
+
+
+def _array(what, array, graph, value):
+    """The array as the model's input; NumPy stores bfloat16 as two plain bytes."""
+    wanted, dims = dt.from_id(graph.dtype(value)), graph.dims(value)
+    if array.dtype == np.dtype("V2") and wanted == dt.bfloat16:
+        array = array.view(dt.bfloat16)
+    if array.dtype != wanted:
+        raise TypeError(f"{what}: dtype must be {dt.name(wanted)}, got {array.dtype}")
+    if graph.ranked(value) and (
+        array.ndim != len(dims) or any(d >= 0 and d != n for d, n in zip(dims, array.shape, strict=True))
+    ):
+        shape = ", ".join(graph.dim_text(d) for d in dims)
+        raise ValueError(f"{what}: shape must be ({shape}), got {array.shape}")
+    return array
+
+
+def _read(what, file):
+    """np.load, with an error that names the file."""
+    try:
+        found = np.load(file, allow_pickle=False)
+        return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else found
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{what} {file}: no such file") from None
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as e:
+        raise ValueError(f"{what} {file}: is no readable NumPy file: {e}") from None
+
+
+def _proof_inputs(graph, files):
+    names = [graph.value_name(v) for v in graph.inputs]
+    sets = []
+    for file in files:
+        arrays = _read("--prove", file)
+        if not isinstance(arrays, dict):
+            raise ValueError(f"--prove {file}: must be an .npz file with arrays {', '.join(names)}, got one array")
+        if set(arrays) != set(names):
+            raise ValueError(f"--prove {file}: must hold arrays {', '.join(names)}, got {', '.join(arrays) or 'none'}")
+        sets.append([_array(f"--prove {file}: {n}", arrays[n], graph, v) for n, v in zip(names, graph.inputs)])
+    return sets
+
+
+class _Progress:
+    """One line on stderr that counts up; on a terminal in place, else not more often than every 5 s."""
+
+    def __init__(self, what):
+        self.what, self.last, self.begin = what, 0.0, time.monotonic()
+
+    def __call__(self, done, total):
+        now, tty = time.monotonic(), sys.stderr.isatty()
+        if tty and (done == total or now - self.last > 0.1):
+            print(f"\r{self.what} {done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)
+        elif not tty and (done == total or now - max(self.last, self.begin) > 5):
+            print(f"{self.what} {done}/{total}", file=sys.stderr, flush=True)
+        else:
+            return
+        self.last = now
 
 
 def _optimize(args):
-    if args.ops:
-        for refused in _core.load_directory(args.ops):
-            print(f"opgraft: {refused}", file=sys.stderr)
-    cell = nn.GraphCell(load(args.model))
-    graph, report = cell.graph, rewrite.Report()
-    _core.fold_constants(graph), _core.merge_common(graph), _core.remove_dead_code(graph)
+    if args.only_faster and not args.prove:
+        raise _Usage("--only-faster needs --prove")
+    target = pathlib.Path(args.output)
+    if target.exists() and target.samefile(args.model):
+        raise ValueError(f"-o {args.output}: must be another file than the model, whose weights are mapped")
+    if not target.parent.is_dir():
+        raise FileNotFoundError(f"-o {args.output}: no such directory: {target.parent}")
+    _load_ops(args.ops)
+    graph = load(args.model)
+    sets = _proof_inputs(graph, args.prove) or None
+    print(f"{args.model}: {len(graph.nodes)} nodes, level {args.fusion_level}", file=sys.stderr)
     if args.fusion_level != "O0":
-        rules = _core.rules()
-        if args.fusion_level == "O1":
-            rules = [r for r in rules if any(k in r.op for k in ("Norm", "LU"))]
-        arrays = None
-        if args.prove:
-            with np.load(args.prove) as f:
-                arrays = [[f[graph.value_name(v)] for v in graph.inputs]]
-        report = rewrite.Report(
-            **_core.substitute(graph, rules, arrays, args.fusion_level == "O3" and arrays is not None)
-        )
+        for improve in (_core.fold_constants, _core.merge_common, _core.remove_dead_code):
+            improve(graph)
+    rules = rewrite.rules_of_level(args.fusion_level)
+    report = Report(**_core.substitute(graph, rules, sets, args.only_faster, _Progress("proving") if sets else None))
     _core.write_mindir(graph, args.output)
-    print(report)
+    keep = ("op", "node", "max_abs", "ms_before", "ms_after")
+    body = {
+        "swapped": [{k: s[k] for k in keep} for s in report.swapped],
+        "left": [{"node": x["node"], "why": x["why"]} for x in report.left],
+    }
     if args.report:
-        keep = ("op", "node", "max_abs", "ms_before", "ms_after")
-        body = {
-            "swapped": [{k: s.get(k) for k in keep} for s in report.swapped],
-            "left": [{"node": x["node"], "why": x["why"]} for x in report.left],
-        }
         pathlib.Path(args.report).write_text(json.dumps(body, indent=2) + "\n")
+    _print_json(body) if args.json else print(report)
     return 0
 
 
-def _infer(args):
-    graph = load(args.model)
-    given = dict(i.split("=", 1) for i in args.input)
+def _infer_inputs(graph, pairs):
     names = [graph.value_name(v) for v in graph.inputs]
-    missing = [n for n in names if n not in given]
-    if missing or set(given) - set(names):
-        raise ValueError(f"infer: inputs must be {', '.join(names)}, got {', '.join(given) or 'none'}")
+    given = {}
+    for pair in pairs:
+        name, equals, file = pair.partition("=")
+        if not equals:
+            raise _Usage(f"--input takes NAME=FILE, got '{pair}'")
+        if name not in names and name.isdecimal() and int(name) < len(names):
+            name = names[int(name)]
+        if name not in names:
+            raise _Usage(f"the model has no input '{name}'; its inputs are: {', '.join(names)}")
+        if name in given:
+            raise _Usage(f"input '{name}' is given twice")
+        given[name] = file
+    for name in names:
+        if name not in given:
+            raise _Usage(f"input '{name}' is missing: --input {name}=FILE")
+    return [_array(f"--input {n}", _read("--input", given[n]), graph, v) for n, v in zip(names, graph.inputs)]
+
+
+def _file_names(names):
+    """A file's name for every output; the model must not choose the directory."""
+    taken = {}
+    for name in names:
+        base = "".join("_" if c in "/\\\0" else c for c in name)
+        base = f"_{base}" if not base or base[0] == "." else base
+        n = taken[base] = taken.get(base, -1) + 1
+        yield f"{base}_{n}.npy" if n else f"{base}.npy"
+
+
+def _latency(ms):
+    """A tenth of a millisecond and less is told in microseconds."""
+    return f"{ms * 1e3:.2f} us" if ms < 0.1 else f"{ms:.3f} ms"
+
+
+def _infer(args):
+    if args.threads:
+        _core.set_threads(args.threads)
+    _load_ops(args.ops)
+    graph = load(args.model)
+    arrays = _infer_inputs(graph, args.input)
     session = _core.Session(_core.Model(graph))
-    arrays = [np.load(given[n]) for n in names]
-    begin = time.perf_counter()
     outputs = session.run(arrays)
-    print(f"{1e3 * (time.perf_counter() - begin):.3f} ms, arena {session.arena_bytes} bytes")
+    times = []
+    for _ in range(args.repeat):
+        begin = time.perf_counter()
+        outputs = session.run(arrays)
+        times.append(1e3 * (time.perf_counter() - begin))
     out = pathlib.Path(args.output)
     out.mkdir(parents=True, exist_ok=True)
-    for name, array in zip(graph.output_names, outputs):
-        np.save(out / f"{name.replace('/', '_')}.npy", array)
+    rows = []
+    for name, file, array in zip(graph.output_names, _file_names(graph.output_names), outputs):
+        np.save(out / file, array)
+        rows.append({"name": name, "dtype": dt.name(array.dtype), "shape": list(array.shape), "file": str(out / file)})
     if args.profile:
-        pathlib.Path(args.profile).write_text(session.profile(arrays, 10))
+        pathlib.Path(args.profile).write_text(session.profile(arrays, args.repeat) + "\n")
+    least, median = min(times), float(np.median(times))
+    if args.json:
+        _print_json({"model": args.model, "runs": args.repeat, "ms_min": least, "ms_median": median,
+                     "arena_bytes": session.arena_bytes, "outputs": rows})  # fmt: skip
+        return 0
+    lines = [(r["name"], r["dtype"], str(tuple(r["shape"])), r["file"]) for r in rows]
+    _table([("output", "dtype", "shape", "file"), *lines])
+    print(
+        f"latency over {args.repeat} runs: min {_latency(least)}, median {_latency(median)}; "
+        f"arena {session.arena_bytes} bytes"
+    )
     return 0
 
 
@@ -96,39 +220,86 @@ def _build(args):
     return 0
 
 
-def main(argv=None) -> int:
-    parser = argparse.ArgumentParser(prog="opgraft", description="Operators built ahead of time, grafted into models.")
+class _Usage(Exception):
+    """Wrong arguments that argparse cannot see."""
+
+
+def _positive(text):
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"takes a positive number, got '{text}'")
+    return int(text)
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="opgraft",
+        description="Operators built ahead of time, grafted into models.",
+        epilog="Exit code: 0 done, 1 failed or refused, 2 wrong usage.",
+    )
     commands = parser.add_subparsers(dest="command", required=True)
 
-    def command(name, run, text):
-        p = commands.add_parser(name, help=text, description=text)
-        p.set_defaults(run=run)
+    def command(name, run, text, **more):
+        p = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", **more)
+        p.set_defaults(run=run, command_parser=p)
         return p
 
-    command("ls", _ls, "list the registered operators").add_argument("--json", action="store_true")
-    command("doctor", _doctor, "run every loading check on a shared object").add_argument("file")
+    def ops(p):
+        p.add_argument(
+            "--ops", action="append", default=[], metavar="DIR", help="load the operators of this directory too"
+        )
+
+    p = command("ls", _ls, "list the registered operators")
+    ops(p)
+    p.add_argument("--json", action="store_true")
+    p = command("doctor", _doctor, "run every loading check on a shared object; exit code 1 when it would be refused")
+    p.add_argument("file")
+    p.add_argument("--json", action="store_true")
     p = command(
-        "optimize", _optimize, "fuse a model's operators; levels: " + "; ".join(f"{k} {v}" for k, v in LEVELS.items())
+        "optimize",
+        _optimize,
+        "put fused operators into a model",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="levels:\n" + "\n".join(f"  {k}  {v}" for k, v in rewrite.LEVELS.items()),
     )
-    p.add_argument("model")
-    p.add_argument("-o", "--output", required=True)
-    p.add_argument("--fusion-level", "--fusion_level", choices=LEVELS, default="O2")
-    p.add_argument("--ops", help="directory of further operators")
-    p.add_argument("--prove", help="inputs by name (.npz): keep only swaps that agree")
-    p.add_argument("--report", help="write the report here (JSON)")
+    p.add_argument("model", help="the model (.mindir)")
+    p.add_argument("-o", "--output", required=True, metavar="FILE", help="the model to write")
+    p.add_argument("--fusion-level", "--fusion_level", choices=rewrite.LEVELS, default="O3", help="default: O3")
+    ops(p)
+    p.add_argument("--prove", action="append", default=[], metavar="FILE.npz",
+                   help="inputs by name: keep only swaps that agree. Open dimensions are proven at two sizes: that of "
+                   "the file and one cut out of it, or those of several files (give --prove again)")  # fmt: skip
+    p.add_argument("--only-faster", action="store_true", help="with --prove: keep a swap only if at least 5 %% faster")
+    p.add_argument("--report", metavar="FILE.json", help='write {"swapped": [...], "left": [...]}')
+    p.add_argument("--json", action="store_true", help="print the report as JSON")
     p = command("infer", _infer, "run a model on .npy inputs")
     p.add_argument("--model", required=True)
-    p.add_argument("--input", action="append", default=[], metavar="NAME=FILE.npy")
-    p.add_argument("--output", required=True, metavar="DIR")
-    p.add_argument("--profile", metavar="FILE.json")
-    command("build", _build, "build an operator folder into a shared object").add_argument("directory")
+    p.add_argument(
+        "--input", action="append", default=[], metavar="NAME=FILE.npy", help="by name or position, for each"
+    )
+    p.add_argument("--output", required=True, metavar="DIR", help="where outputs are written, as DIR/<name>.npy")
+    ops(p)
+    p.add_argument("--threads", type=_positive, metavar="N", help="default: all cores")
+    p.add_argument("--repeat", type=_positive, default=1, metavar="N", help="timed runs, default 1")
+    p.add_argument("--profile", metavar="FILE.json", help="write cost and share of each node")
+    p.add_argument("--json", action="store_true")
+    p = command("build", _build, "build an operator folder into a shared object")
+    p.add_argument("directory", help="a folder with op.yaml and *.cc; the .so is written into it")
     command("version", lambda _: print(__version__) or 0, "print the version")
-    args = parser.parse_args(argv)
+    return parser
+
+
+def main(argv=None) -> int:
+    args = _parser().parse_args(argv)
     try:
         return args.run(args)
+    except _Usage as e:
+        args.command_parser.error(str(e))
     except (OSError, ValueError, TypeError, RuntimeError) as e:
         print(f"opgraft: {e}", file=sys.stderr)
         return 1
+    except KeyboardInterrupt:
+        print("opgraft: interrupted", file=sys.stderr)
+        return 130
 
 
 if __name__ == "__main__":

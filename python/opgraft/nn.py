@@ -115,7 +115,7 @@ class Cell:
                 return program
         if self._grafted:
             shapes = [t.shape for t in leaves]
-            warnings.warn(f"{type(self).__name__}: inputs {shapes} do not fit the substituted graph; the plain one runs",
+            warnings.warn(f"{type(self).__name__}: the plain graph runs, inputs {shapes} do not fit the substituted",
                           RuntimeWarning, stacklevel=4)  # fmt: skip
         return None
 
