@@ -21,6 +21,7 @@ if ! verified; then
     own=(-o "Dir::State::lists=$dir/apt/lists" -o "Dir::Cache=$dir/apt/cache")
     apt-get "${own[@]}" update >"$dir/apt.log" 2>&1 </dev/null || die "apt-get update failed (log: $dir/apt.log)"
     uri=$(address "${own[@]}" || true)
+    rm -rf "$dir/apt"
   fi
   [ -n "$uri" ] || die "apt knows no package libyaml-cpp-dev"
   rm -f "$dir/$file"
