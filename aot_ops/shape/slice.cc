@@ -25,13 +25,21 @@ struct Masks {
   static bool bit(int64_t mask, size_t i) { return mask >> i & 1; }
 };
 
-// Length of begin:end:stride in a dimension; -1 where symbols leave it open.
+// Length of begin:end:stride where sizes or edges are symbols. Told as if the slice lay inside the dimension
+// (x[:length] of a table has `length` rows), but only as a symbol: a number would be taken for certain, and
+// x[:5] of 3 rows has 3. -1: not known.
+int64_t symbolic_extent(const InferContext &c, int64_t dim, int64_t begin, bool open_begin, int64_t end, bool open_end,
+                        int64_t stride) {
+  if (stride != 1 || dim == -1) return -1;
+  auto edge = [&](int64_t v) { return v >= 0 || is_symbol(v) ? v : c.dim_op('-', dim, -v); };
+  const int64_t from = open_begin ? 0 : edge(begin), to = open_end ? dim : edge(end);
+  const int64_t n = from == 0 ? to : c.dim_op('-', to, from);
+  return is_symbol(n) ? n : -1;
+}
+
+// Length of begin:end:stride in a dimension of known size.
 int64_t extent_of(int64_t dim, int64_t &begin, bool open_begin, int64_t end, bool open_end, int64_t stride) {
   const bool forward = stride > 0;
-  if (dim < 0) {
-    if (stride == 1 && (open_begin || begin == 0) && (open_end || (is_symbol(dim) && end == dim))) return dim;
-    return -1;
-  }
   auto clamp = [&](int64_t v) {
     if (v < 0) v += dim;
     return std::clamp<int64_t>(v, forward ? 0 : -1, forward ? dim : dim - 1);
@@ -42,10 +50,9 @@ int64_t extent_of(int64_t dim, int64_t &begin, bool open_begin, int64_t end, boo
   return std::max<int64_t>(n, 0);
 }
 
-// `symbolic`: entries of begin and end may be ids of symbols. What they cut from a dimension is then
-// unknown, unless it is the dimension itself.
+// `symbols`: while shapes are inferred, entries of begin and end may be ids of symbols; else null.
 std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &end, const Shape &strides,
-                          bool symbolic) {
+                          const InferContext *symbols) {
   const Masks m(a);
   const TensorView x = a.input(0);
   const size_t n = begin.size();
@@ -72,7 +79,7 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
       parts.push_back({});
     } else if (Masks::bit(m.shrink, i)) {
       const int64_t dim = x.dim(d), at = begin[i];
-      if (dim >= 0 && !(symbolic && is_symbol(at)))
+      if (dim >= 0 && !(symbols && is_symbol(at)))
         a.check(at >= -dim && at < dim, "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) +
                                             " of size " + std::to_string(dim));
       parts.push_back({d++, false, at < 0 && dim >= 0 ? at + dim : at, 1, 1});
@@ -81,8 +88,11 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
       Part p{d, true, begin[i], strides[i], 0};
       const bool open_begin = Masks::bit(m.begin, i), open_end = Masks::bit(m.end, i);
       const bool doubtful =
-          symbolic && x.dim(d) >= 0 && ((!open_begin && is_symbol(begin[i])) || (!open_end && is_symbol(end[i])));
-      p.extent = doubtful ? -1 : extent_of(x.dim(d), p.begin, open_begin, end[i], open_end, strides[i]);
+          x.dim(d) < 0 || (symbols && ((!open_begin && is_symbol(begin[i])) || (!open_end && is_symbol(end[i]))));
+      if (!doubtful) p.extent = extent_of(x.dim(d), p.begin, open_begin, end[i], open_end, strides[i]);
+      else if (symbols)
+        p.extent = symbolic_extent(*symbols, x.dim(d), begin[i], open_begin, end[i], open_end, strides[i]);
+      else p.extent = -1;
       ++d;
       parts.push_back(p);
     }
@@ -105,7 +115,7 @@ void InferStridedSlice(InferContext &c) {
   const Masks m(c);
   std::vector<Part> parts;
   if (known) {
-    parts = resolve(c, begin, end, strides, c.args().dim_op != nullptr);
+    parts = resolve(c, begin, end, strides, c.args().dim_op ? &c : nullptr);
   } else {
     int named = 0;
     for (size_t i = 0; i < size_t(n); ++i) named += !Masks::bit(m.ellipsis, i) && !Masks::bit(m.new_axis, i);
@@ -131,7 +141,7 @@ std::vector<Part> parts_of(Context &c) {
   c.values(1, "begin", begin);
   c.values(2, "end", end);
   c.values(3, "strides", strides);
-  return resolve(c, begin, end, strides, false);
+  return resolve(c, begin, end, strides, nullptr);
 }
 
 void KernelStridedSlice(Context &c) {

@@ -344,12 +344,6 @@ def _getitem(x, index):
             masks[2] |= 1 << k
             continue
         if isinstance(i, slice):
-            for edge in (i.start, i.stop):
-                if isinstance(edge, SymInt) and not (
-                    isinstance(x.shape[axis], SymInt) and edge.dim == x.shape[axis].dim
-                ):
-                    raise ValueError(f"slice: dimension {axis} of size {x.shape[axis]} cannot be cut at {edge!r} while its value is not "
-                                     "known; take the indices as an input and gather")  # fmt: skip
             step = 1 if i.step is None else int(i.step)
             if step <= 0:
                 raise ValueError(f"slice: the step of dimension {axis} must be positive, got {step}")

@@ -129,6 +129,52 @@ TEST(Session, WrongInputsAreRefusedByName) {
             "model: input gate.dtype must be float32, got int32");
 }
 
+// Sizes that are told apart only at run time: the refusal is as clear as one of a graph.
+TEST(Session, ShapesThatDoNotFitAtRunTimeNameNodeOpAndShapes) {
+  auto g = std::make_shared<Graph>();
+  ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {g->symbols.fresh("a"), 4}, true});
+  ValueId y = g->add_input("y", {OPGRAFT_FLOAT32, {g->symbols.fresh("b"), 4}, true});
+  g->outputs = {g->node(g->add_node(ops(), "Add", {x, y}, {}, "layer0.sum")).outputs[0]};
+  Session s(std::make_shared<Model>(g));
+  EXPECT_EQ(s.run({floats({3, 4}), floats({1, 4})})[0].dims(), (Shape{3, 4}));
+  try {
+    s.run({floats({3, 4}), floats({2, 4})});
+    ADD_FAILURE() << "3 and 2 rows were added";
+  } catch (const GraphError &e) {
+    std::string m = e.what();
+    EXPECT_EQ(m.find("node layer0.sum: Add: "), 0u) << m;
+    EXPECT_NE(m.find("[inputs: float32(3, 4), float32(2, 4)]"), std::string::npos) << m;
+  }
+}
+
+TEST(Session, SlicesOfSymbolicSizesAreInferred) {
+  auto g = std::make_shared<Graph>();
+  int64_t n = g->symbols.fresh("n");
+  ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {n, 4}, true});
+  ValueId table = g->add_constant(floats({9, 4}), "table", true);
+  auto vector = [&](std::initializer_list<int64_t> v) { return g->add_constant(Tensor::of(v)); };
+  auto slice = [&](ValueId of, ValueId begin, ValueId end, int64_t open_end = 0) {
+    ValueId y = one(*g, "StridedSlice", {of, begin, end, vector({1})}, {{"end_mask", open_end}});
+    g->outputs.push_back(y);
+    return g->symbols.text(g->value(y).type.dims[0]);
+  };
+  ValueId rows = one(*g, "TupleGetItem", {one(*g, "Shape", {x})}, {{"index", int64_t(0)}});
+  ValueId length = one(*g, "MakeTuple", {rows});
+  EXPECT_EQ(slice(table, vector({0}), length), "n");
+  EXPECT_EQ(slice(table, length, vector({0}), 1), "9-n");
+  EXPECT_EQ(slice(x, vector({1}), vector({0}), 1), "-1+n");
+  EXPECT_EQ(slice(x, vector({1}), vector({-1})), "-2+n");
+  EXPECT_EQ(slice(x, vector({0}), vector({5})), "?") << "five rows only where there are as many";
+  EXPECT_EQ(slice(x, vector({-2}), vector({0}), 1), "?");
+  EXPECT_EQ(g->value(g->outputs[0]).type.dims[0], n);
+  Session s(std::make_shared<Model>(g));
+  for (auto [size, want] : std::vector<std::pair<int64_t, Shape>>{
+           {7, {7, 2, 6, 5, 5, 2}}, {1, {1, 8, 0, 0, 1, 1}}, {12, {9, 0, 11, 10, 5, 2}}}) {
+    auto y = s.run({floats({size, 4})});
+    for (size_t i = 0; i < y.size(); ++i) EXPECT_EQ(y[i].dims()[0], want[i]) << "slice " << i << " of " << size;
+  }
+}
+
 TEST(SessionThreads, ManySessionsOnOneModelAgreeWithOne) {
   auto model = std::make_shared<Model>(gated(257));
   std::vector<Tensor> in{floats({64, 257}, -3), floats({64, 257}, -2, 0.17f)};

@@ -73,6 +73,28 @@ def test_given_sizes_stay(tmp_path):
         cell(*tokens(3, 5))
 
 
+def test_a_table_is_cut_at_a_length_that_is_open(tmp_path):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.table = opgraft.Parameter(floats(64, 4))
+
+        def construct(self, x):
+            length = x.shape[0]
+            shifted = x + self.table[:length]
+            shapes.append(repr(shifted.shape))
+            return shifted[1:] * self.table[1:length]
+
+    shapes, net = [], Net()
+    cell = loaded(net, Tensor(shape=[opgraft.dim("length"), 4], dtype=opgraft.float32), folder=tmp_path)
+    assert shapes == ["(length, 4)"]
+    for length in (1, 2, 64):
+        x = floats(length, 4)
+        np.testing.assert_array_equal(cell(x).asnumpy(), net(x).asnumpy())
+    with pytest.raises(ValueError, match=r"node .*: Add: .*\[inputs: float32\(65, 4\), float32\(64, 4\)\]"):
+        cell(floats(65, 4))
+
+
 class Gate(nn.Cell):
     def construct(self, x, gate):
         return x * ops.silu(gate)
