@@ -152,6 +152,7 @@ void Graph::infer_node(NodeId id) {
     check_arguments(n.impl->manifest, dtypes);
     if (!ranked) throw Error(OPGRAFT_UNSUPPORTED, n.op + ": an input of unknown rank");
     r = infer_native(*n.impl, in, FlatAttrs(n.attrs), &symbols);
+    for (auto &type : r.types) type.concrete();  // throws on an impossible size
   } catch (const Error &e) {
     fail(e);
   }

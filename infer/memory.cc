@@ -1,5 +1,7 @@
 #include "infer/memory.h"
 
+#include <new>
+
 namespace opgraft {
 
 void Arena::add(size_t offset, size_t bytes) {
@@ -18,6 +20,8 @@ void Arena::drop(std::map<size_t, size_t>::iterator hole) {
 }
 
 size_t Arena::take(size_t bytes) {
+  constexpr size_t kMost = size_t(1) << 48;  // beyond any address space
+  if (bytes > kMost || size_ > kMost - bytes) throw std::bad_alloc();
   bytes = round(bytes);
   if (auto it = by_size_.lower_bound(bytes); it != by_size_.end()) {
     auto [hole_bytes, offset] = *it;

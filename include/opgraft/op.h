@@ -104,12 +104,18 @@ inline std::string to_string(std::span<const int64_t> dims) {
   return s + (dims.size() == 1 ? ",)" : ")");
 }
 
+// The product of dims; -1 where one is negative. Throws Error beyond 2^47, which no memory holds: sizes in bytes
+// that are made of it do not overflow.
 inline int64_t element_count(std::span<const int64_t> dims) {
   int64_t n = 1;
+  bool fits = true, empty = false;
   for (int64_t d : dims) {
     if (d < 0) return -1;
-    n *= d;
+    empty = empty || d == 0;
+    fits = fits && !__builtin_mul_overflow(n, d, &n) && n <= int64_t(1) << 47;
   }
+  if (empty) return 0;
+  if (!fits) throw Error(OPGRAFT_INVALID_VALUE, "shape " + to_string(dims) + " has more elements than memory can hold");
   return n;
 }
 

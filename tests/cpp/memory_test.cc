@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <new>
 #include <random>
 #include <vector>
+
+#include "engine_test_util.h"
 
 namespace opgraft {
 namespace {
@@ -51,6 +54,41 @@ TEST(Arena, LiveRangesNeverOverlapAndAreAligned) {
       live[k] = live.back();
       live.pop_back();
     }
+  }
+}
+
+TEST(Arena, ImpossibleSizesAreRefused) {
+  Arena a;
+  EXPECT_THROW(a.take(SIZE_MAX), std::bad_alloc);
+  a.take(size_t(1) << 47);
+  EXPECT_THROW(a.take((size_t(1) << 47) + 1), std::bad_alloc);
+}
+
+TEST(ElementCount, ImpossibleShapesAreRefused) {
+  const int64_t big = int64_t(1) << 40;
+  EXPECT_EQ(element_count(Shape{}), 1);
+  EXPECT_EQ(element_count(Shape{big, 1 << 7}), int64_t(1) << 47);
+  EXPECT_EQ(element_count(Shape{big, big, 0}), 0);
+  EXPECT_EQ(element_count(Shape{big, big, -1}), -1);
+  for (const Shape &dims : {Shape{big, big}, Shape{big, 1 << 8}, Shape{INT64_MAX, 3}, Shape{0, big, INT64_MAX - 1}})
+    try {
+      EXPECT_EQ(element_count(dims), 0);
+      EXPECT_EQ(dims[0], 0);
+    } catch (const Error &e) {
+      EXPECT_EQ(e.what(), "shape " + to_string(dims) + " has more elements than memory can hold");
+    }
+}
+
+TEST(ElementCount, AnImpossibleResultNamesItsNode) {
+  Graph g;
+  ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {1}, true});
+  ValueId shape = g.add_constant(Tensor::of({int64_t(1) << 62}));
+  try {
+    g.add_node(test::ops(), "BroadcastTo", {x, shape}, {}, "layer0.tile");
+    ADD_FAILURE() << "2^62 elements";
+  } catch (const GraphError &e) {
+    EXPECT_EQ(std::string(e.what()).find("node layer0.tile: shape (4611686018427387904,) has more elements"), 0u)
+        << e.what();
   }
 }
 

@@ -12,9 +12,12 @@
 
 // Counts this binary's allocations, to show that a steady run makes none.
 static std::atomic<int64_t> allocations{0};
-void *operator new(size_t n) {
+void *operator new(size_t n, const std::nothrow_t &) noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
-  if (void *p = std::malloc(n ? n : 1)) return p;
+  return std::malloc(n ? n : 1);
+}
+void *operator new(size_t n) {
+  if (void *p = operator new(n, std::nothrow)) return p;
   throw std::bad_alloc();
 }
 void operator delete(void *p) noexcept { std::free(p); }
