@@ -221,7 +221,7 @@ stage() {
   if [ $rc = 77 ]; then note skipped "$name"; return 0; fi
   # A test runner's JUnit file is counted by summary(); its exit code matters where that file shows no failure.
   case $1 in
-    run_ctest | run_pytest | stage_asan | stage_tsan)
+    run_ctest | run_pytest | stage_asan | stage_asan_ops | stage_tsan)
       [ $rc = 0 ] || printf 'runner\t%s (exit code %s)\t%s\n' "$name" $rc "$2" >>"$RESULTS/stages.tsv"
       ;;
     *) if [ $rc = 0 ]; then note passed "$name"; else note failed "$name (exit code $rc)"; fi ;;
@@ -237,14 +237,23 @@ stage_shell() {
 # What gcc 12's run-time libraries need on kernels with wide address randomisation.
 fixed_addresses() { if setarch -R true 2>/dev/null; then setarch -R "$@"; else "$@"; fi; }
 
+asan_tree() {
+  configure "$BUILD/asan" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON \
+    -DOPGRAFT_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$PY" -DPython_FIND_VIRTUALENV=ONLY
+  fixed_addresses "$CMAKE" --build "$BUILD/asan" -j "$JOBS"
+  export UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1
+}
 stage_asan() {
-  [ -n "${OPGRAFT_ASAN:-}" ] || skip "AddressSanitizer and UBSan: not run to its end yet (docs/engine.md); OPGRAFT_ASAN=1 runs it"
-  [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
-  local dir=$BUILD/asan
-  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON
-  fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
-  ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
-    fixed_addresses ctest --test-dir "$dir" --output-on-failure -j "$JOBS" --output-junit "$RESULTS/asan.xml"
+  asan_tree
+  fixed_addresses ctest --test-dir "$BUILD/asan" --output-on-failure --no-tests=error -j "$JOBS" --output-junit "$RESULTS/asan.xml"
+}
+# The case tables of the operators. The interpreter is not instrumented and frees little at its end: no leaks are looked for.
+stage_asan_ops() {
+  asan_tree
+  ASAN_OPTIONS+=:detect_leaks=0
+  fixed_addresses env LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
+    PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
+    "$PY" -m pytest -q -p no:cacheprovider tests/python/test_ops.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
 }
 stage_tsan() {
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
@@ -253,33 +262,15 @@ stage_tsan() {
   fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
   fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
 }
-# tests/fuzz is a CMake project of its own: one executable fuzz_<name>, seeds in corpus/<name>/.
 stage_fuzz() {
   need_apt clang libclang-rt-14-dev llvm
-  local dir=$BUILD/fuzz yaml fuzzer name file found=
+  local yaml
   mkdir -p "$RESULTS"
-  if ! yaml=$(tests/fuzz/yaml_cpp.sh "$dir/yaml-cpp"); then
+  if ! yaml=$(tests/fuzz/yaml_cpp.sh "$BUILD/fuzz/yaml-cpp"); then
     yaml=
     note skipped "fuzzing inside yaml-cpp: its source cannot be had, the system's library is not instrumented"
   fi
-  "$CMAKE" -S tests/fuzz -B "$dir" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ -DOPGRAFT_YAML_CPP_SOURCE="$yaml"
-  "$CMAKE" --build "$dir" -j "$JOBS"
-  rm -rf "$dir/profile"
-  for fuzzer in "$dir"/fuzz_*; do
-    [ -f "$fuzzer" ] && [ -x "$fuzzer" ] || continue
-    found=1
-    name=${fuzzer##*/fuzz_}
-    # New inputs go to the first folder, seeds are only read.
-    mkdir -p "$dir/found/$name"
-    if [ "$name" = manifest ]; then
-      for file in aot_ops/*/op.yaml; do cp "$file" "$dir/found/$name/$(basename "${file%/op.yaml}").yaml"; done
-    fi
-    OPGRAFT_OPS_PATH=$BUILD/ops LLVM_PROFILE_FILE="$dir/profile/$name.profraw" "$fuzzer" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" \
-      -timeout=10 -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$dir/" -verbosity=0 -print_final_stats=1 \
-      "$dir/found/$name" "tests/fuzz/corpus/$name" 2>&1 | grep -v '# Uses:'
-  done
-  [ -n "$found" ] || die "tests/fuzz built no fuzz_* executable"
-  tests/fuzz/coverage.sh "$dir"
+  tests/fuzz/run.sh "$BUILD/fuzz" "$BUILD/ops" "$yaml"
 }
 stage_wheel() {
   cmd_wheel
@@ -347,6 +338,7 @@ cmd_test() {
   stage "build.sh's own tests" stage_shell
   if [ -n "$all" ]; then
     stage "AddressSanitizer and UBSan" stage_asan asan
+    stage "operators under AddressSanitizer and UBSan" stage_asan_ops asan_ops
     stage "ThreadSanitizer" stage_tsan tsan
     stage "fuzzers" stage_fuzz
     stage "wheel in a clean environment" stage_wheel

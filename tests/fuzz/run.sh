@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# run.sh BUILD OPS [YAML_CPP]: builds the fuzzers in BUILD and runs each on its seeds for OPGRAFT_FUZZ_SECONDS (30),
+# with the operators of folder OPS; then the line coverage of all of them. YAML_CPP is the folder that yaml_cpp.sh
+# printed; without it the system's yaml-cpp is used, which is not instrumented.
+set -Eeuo pipefail
+if [ $# -lt 2 ] || [ $# -gt 3 ]; then
+  echo "usage: $0 BUILD OPS [YAML_CPP]" >&2
+  exit 2
+fi
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+mkdir -p "$1"
+build=$(cd "$1" && pwd)
+cmake=${CMAKE:-cmake}
+export OPGRAFT_OPS_PATH
+OPGRAFT_OPS_PATH=$(cd "$2" && pwd)
+
+"$cmake" -S "$here" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
+  -DOPGRAFT_YAML_CPP_SOURCE="${3:-}"
+"$cmake" --build "$build" -j "${JOBS:-$(nproc)}"
+rm -rf "$build/profile"
+for source in "$here"/*_fuzz.cc; do
+  name=$(basename "$source" _fuzz.cc)
+  mkdir -p "$build/found/$name"
+  if [ "$name" = manifest ]; then # the operators' own
+    for file in "$here"/../../aot_ops/*/op.yaml; do cp "$file" "$build/found/$name/$(basename "${file%/op.yaml}").yaml"; done
+  fi
+  # New inputs go to the first folder, seeds are only read.
+  LLVM_PROFILE_FILE="$build/profile/$name.profraw" "$build/fuzz_$name" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 \
+    -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$build/" -verbosity=0 -print_final_stats=1 \
+    "$build/found/$name" "$here/corpus/$name" 2>&1 | grep -v '# Uses:'
+done
+"$here/coverage.sh" "$build"
