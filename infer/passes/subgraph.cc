@@ -71,17 +71,13 @@ void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, st
 
 }  // namespace
 
-std::shared_ptr<Graph> extract(const Graph &g, std::vector<NodeId> nodes, const std::vector<ValueId> &inputs,
+std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes, const std::vector<ValueId> &inputs,
                                const std::vector<ValueId> &results, const Registry &registry) {
   auto out = std::make_shared<Graph>("fallback");
   out->symbols = g.symbols;
   std::map<ValueId, ValueId> to;
   for (ValueId v : inputs) to[v] = out->add_input(g.value(v).name, g.value(v).type);
-  std::vector<NodeId> ordered;
-  std::set<NodeId> wanted(nodes.begin(), nodes.end());
-  for (NodeId id : g.order())
-    if (wanted.count(id)) ordered.push_back(id);
-  copy_nodes(g, ordered, *out, to, registry);
+  copy_nodes(g, nodes, *out, to, registry);
   for (ValueId v : results) out->outputs.push_back(to.at(v));
   return out;
 }

@@ -8,9 +8,9 @@
 
 namespace opgraft::passes {
 
-// `nodes` as a graph over `inputs` that gives `results`. A node that replaced a subgraph is written as that
-// subgraph. Throws Error where the nodes need a value that is no input.
-std::shared_ptr<Graph> extract(const Graph &g, std::vector<NodeId> nodes, const std::vector<ValueId> &inputs,
+// `nodes`, in an order in which they can run, as a graph over `inputs` that gives `results`. A node that replaced
+// a subgraph is written as that subgraph. Throws Error where the nodes need a value that is no input.
+std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes, const std::vector<ValueId> &inputs,
                                const std::vector<ValueId> &results, const Registry &registry);
 
 // Topological order that keeps the preferred one where it can. False on a cycle.

@@ -23,7 +23,9 @@ class Substituter {
  public:
   // prove: every swap keeps both sides for a comparison.
   Substituter(Graph &g, const Registry &registry, const std::set<std::string> &excluded, bool prove)
-      : g_(g), registry_(registry), excluded_(excluded), prove_(prove), first_new_(ValueId(g.value_count())) {}
+      : g_(g), registry_(registry), excluded_(excluded), prove_(prove), first_new_(ValueId(g.value_count())) {
+    renumber();
+  }
 
   Report run(const std::vector<Rule> &rules) {
     for (auto &rule : rules) apply(rule);
@@ -56,12 +58,64 @@ class Substituter {
         left(why);
         continue;
       }
+      if (m.results.size() > 1 && leads_back(m)) {
+        left("what uses one of its results leads to another of its inputs");
+        continue;
+      }
       try {
         op ? put_op(rule, *op, pattern, m, root) : put_graph(rule, m, root);
       } catch (const std::exception &e) {
         left(e.what());
       }
     }
+    settle();
+  }
+
+  // A swap only says which position its nodes take; the order is made anew once for all swaps of a rule, which
+  // keeps the pass linear.
+  void renumber() {
+    for (size_t i = 0; i < g_.order().size(); ++i) put_at(g_.order()[i], int(i));
+  }
+  void put_at(NodeId id, int position) {
+    if (size_t(id) >= position_.size()) position_.resize(size_t(id) + 1);
+    position_[size_t(id)] = position;
+  }
+  // As they can run: nodes of one swap have one position, and were made in order.
+  std::vector<NodeId> ordered(std::vector<NodeId> nodes) const {
+    std::sort(nodes.begin(), nodes.end(), [&](NodeId a, NodeId b) {
+      return std::pair(position_[size_t(a)], a) < std::pair(position_[size_t(b)], b);
+    });
+    nodes.erase(std::unique(nodes.begin(), nodes.end()), nodes.end());
+    return nodes;
+  }
+  void settle() {
+    if (settled_) return;
+    g_.sweep();
+    if (!sort(g_, ordered(g_.order()))) throw GraphError(OPGRAFT_INTERNAL, "substitute: the graph has a cycle");
+    renumber();
+    settled_ = true;
+  }
+
+  // Whether something outside the match leads from its results back into it: a node in its place would wait for
+  // itself.
+  bool leads_back(const Match &m) const {
+    const std::set<NodeId> inside(m.nodes.begin(), m.nodes.end());
+    std::set<NodeId> seen;
+    std::vector<NodeId> next(m.nodes);
+    while (!next.empty()) {
+      NodeId from = next.back();
+      next.pop_back();
+      for (ValueId v : g_.node(from).outputs)
+        for (NodeId u : users_[size_t(v)]) {
+          if (g_.node(u).dead) continue;
+          if (inside.count(u)) {
+            if (!inside.count(from)) return true;
+          } else if (seen.insert(u).second) {
+            next.push_back(u);
+          }
+        }
+    }
+    return false;
   }
 
   // The rule's inputs, with the types of the values that were matched, in a graph of their own.
@@ -214,12 +268,12 @@ class Substituter {
 
   void undo(const std::vector<NodeId> &made) {
     for (NodeId id : made) g_.node(id).dead = true;
-    g_.sweep();
+    settled_ = false;
   }
 
   // Checks the new results' types, moves uses over to them, and drops what was matched.
   void finish(const Rule &rule, const Match &m, NodeId root, std::vector<NodeId> made, std::vector<ValueId> outputs) {
-    std::vector<NodeId> order = g_.order();  // `made` stand at its end
+    for (NodeId id : made) put_at(id, position_[size_t(root)]);
     for (size_t i = 0; i < outputs.size(); ++i) {
       auto &now = g_.value(outputs[i]).type, &was = g_.value(m.results[i]).type;
       bool same = now.dtype == was.dtype && now.dims.size() == was.dims.size();
@@ -236,7 +290,7 @@ class Substituter {
     swap.root = g_.node(root).name;
     try {
       std::vector<ValueId> inputs = outer_inputs(made);
-      fallback = made.size() == 1 ? extract(g_, m.nodes, inputs, m.results, registry_) : nullptr;
+      fallback = made.size() == 1 ? extract(g_, ordered(m.nodes), inputs, m.results, registry_) : nullptr;
       if (prove_) keep_sides(swap, m, made, outputs, std::move(inputs), fallback);
     } catch (...) {
       undo(made);
@@ -259,15 +313,10 @@ class Substituter {
     for (NodeId n : m.nodes) g_.node(n).dead = true;
     for (NodeId n : made)
       for (ValueId v : g_.node(n).inputs) users_[size_t(v)].push_back(n);
-    // The new nodes take the place of the root.
-    std::vector<NodeId> preferred;
-    order.resize(order.size() - made.size());
-    for (NodeId n : order) {
-      if (n == root) preferred.insert(preferred.end(), made.begin(), made.end());
-      if (!g_.node(n).dead) preferred.push_back(n);
-    }
-    if (!sort(g_, preferred)) throw GraphError(OPGRAFT_INTERNAL, rule.name + ": the replacement would make a cycle");
     report_.swapped.push_back(std::move(swap));
+    settled_ = false;
+    // Users of another result may stand before the root.
+    if (m.results.size() > 1) settle();
   }
 
   // What `made` takes from outside, constants left out, each once.
@@ -298,7 +347,7 @@ class Substituter {
     for (ValueId v : inputs) swap.inputs.push_back(origin(v));
     // A value made by a larger replacement has none to compare with; the whole models are compared all the same.
     if (std::any_of(swap.inputs.begin(), swap.inputs.end(), [&](ValueId v) { return v >= first_new_; })) return;
-    swap.was = was && taken == inputs.size() ? was : extract(g_, m.nodes, inputs, m.results, registry_);
+    swap.was = was && taken == inputs.size() ? was : extract(g_, ordered(m.nodes), inputs, m.results, registry_);
     swap.now = extract(g_, made, inputs, outputs, registry_);
   }
 
@@ -310,6 +359,8 @@ class Substituter {
   std::map<ValueId, ValueId> origin_;
   std::set<std::tuple<std::string, std::string, std::string>> reported_;
   std::vector<std::vector<NodeId>> users_;
+  std::vector<int> position_;  // in the order, by node
+  bool settled_ = true;        // whether the order has what was swapped
   Report report_;
 };
 

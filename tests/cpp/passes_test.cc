@@ -105,6 +105,36 @@ TEST(Substitute, AnInnerValueUsedElsewhereIsLeftAlone) {
   EXPECT_NE(r.left[0].why.find("is an output of the model"), std::string::npos);
 }
 
+// AddLayerNorm gives the sum and its norm; here the norm's gamma is made of the sum.
+TEST(Substitute, AnOpThatWouldWaitForItselfIsLeftAlone) {
+  auto build = [](bool back) {
+    auto g = std::make_shared<Graph>();
+    TensorType rows{OPGRAFT_FLOAT32, {8, 8}}, row{OPGRAFT_FLOAT32, {8}};
+    ValueId x = g->add_input("x", rows), residual = g->add_input("residual", rows);
+    ValueId gamma = g->add_input("gamma", row), beta = g->add_input("beta", row);
+    ValueId sum = one(*g, "Add", {x, residual});
+    ValueId before = one(*g, "Neg", {sum});  // stands between the two results
+    if (back) gamma = one(*g, "ReduceSum", {before}, {{"axis", std::vector<int64_t>{0}}});
+    g->outputs = {one(*g, "FusedLayerNorm", {sum, gamma, beta}), before};
+    return g;
+  };
+  std::vector<Rule> rules;
+  for (auto &r : rules_of(ops()))
+    if (r.name.starts_with("AddLayerNorm@")) rules.push_back(r);
+  std::vector<Tensor> in{floats({8, 8}), floats({8, 8}, 2), floats({8}, 1), floats({8})};
+  for (bool back : {false, true}) {
+    auto g = build(back);
+    auto want = Session(std::make_shared<Model>(g->clone())).run(in);
+    Report report = substitute(*g, ops(), rules);
+    EXPECT_EQ(report.swapped.size(), back ? 0u : 1u);
+    EXPECT_EQ(report.left.size(), back ? 1u : 0u);
+    auto got = Session(std::make_shared<Model>(g)).run(in);
+    for (size_t i = 0; i < want.size(); ++i)
+      for (int64_t k = 0; k < want[i].size(); ++k)
+        EXPECT_NEAR(got[i].data<float>()[k], want[i].data<float>()[k], 1e-5) << i << " " << k;
+  }
+}
+
 TEST(Proof, SecondSizeIsCutFromTheFirst) {
   auto g = gated();
   auto sets = vary_sizes(*g, {{floats({6, 33}), floats({6, 33})}});
