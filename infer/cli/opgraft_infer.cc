@@ -105,6 +105,11 @@ std::vector<Tensor> read_inputs(const Graph &graph, const Options &o) {
   return inputs;
 }
 
+// A tenth of a millisecond and less is told in microseconds.
+std::string latency_text(double ms) {
+  return ms < 0.1 ? fmt::format("{:.2f} us", ms * 1e3) : fmt::format("{:.3f} ms", ms);
+}
+
 // A file name made of an output's name; the model must not choose the directory.
 std::string file_name(std::string name) {
   for (char &c : name)
@@ -135,6 +140,7 @@ void run(const Options &o) {
                         {"runs", o.repeat},
                         {"ms_min", least},
                         {"ms_median", median},
+                        {"arena_bytes", session.arena_bytes()},
                         {"outputs", nlohmann::json::array()}};
   std::map<std::string, int> seen;
   if (!o.json) fmt::print("{:<24} {:<10} {:<24} {}\n", "output", "dtype", "shape", "file");
@@ -159,7 +165,9 @@ void run(const Options &o) {
     if (!out) throw std::runtime_error(o.profile + ": cannot write");
   }
   if (o.json) fmt::print("{}\n", report.dump(2, ' ', false, nlohmann::json::error_handler_t::replace));
-  else fmt::print("latency over {} runs: min {:.3f} ms, median {:.3f} ms\n", o.repeat, least, median);
+  else
+    fmt::print("latency over {} runs: min {}, median {}; arena {} bytes\n", o.repeat, latency_text(least),
+               latency_text(median), session.arena_bytes());
 }
 
 }  // namespace
