@@ -23,11 +23,11 @@ from .program import jit
 from .tensor import Parameter, Tensor, from_dlpack
 from .trace import dim
 
-from . import ops, nn, rewrite  # isort: skip
+from . import ops, operators, nn, rewrite  # noqa: F401  isort: skip
 from .serialization import export, load, load_checkpoint, load_param_into_net, save_checkpoint
 
 load_op = _core.load
 set_whitelist = _core.set_whitelist
-__all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Parameter", "Tensor", "__version__", "dim", "examine", "export", "from_dlpack",
-           "get_context", "jit", "load", "load_checkpoint", "load_op", "load_param_into_net", "nn", "ops", "rewrite",
-           "save_checkpoint", "set_context", "set_whitelist"]  # fmt: skip
+__all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Parameter", "Tensor", "__version__", "dim", "examine", "export",
+           "from_dlpack", "get_context", "jit", "load", "load_checkpoint", "load_op", "load_param_into_net",
+           "nn", "ops", "rewrite", "save_checkpoint", "set_context", "set_whitelist"]  # fmt: skip

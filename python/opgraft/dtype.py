@@ -18,18 +18,20 @@ _BY_ID = {i: d for d, i in _IDS.items()}
 _NAMES = {_core.dtype_name(i): d for d, i in _IDS.items()}
 
 
-def to_dtype(value) -> np.dtype:
+def to_dtype(value, what="dtype") -> np.dtype:
     """The dtype that a name, a NumPy dtype, a scalar type or a Python type stands for; TypeError if none."""
+    if isinstance(value, np.dtype) and value in _IDS:
+        return value
     if isinstance(value, str) and value in _NAMES:
         return _NAMES[value]
     if value is float:
         return float32
     try:
-        found = np.dtype(value)
+        found = np.dtype(value).newbyteorder("=")
     except TypeError:
         found = None
     if found not in _IDS:
-        raise TypeError(f"dtype must be one of {', '.join(_NAMES)}, got {value!r}")
+        raise TypeError(f"{what} must be one of {', '.join(_NAMES)}, got {value!r}")
     return found
 
 

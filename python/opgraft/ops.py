@@ -1,134 +1,22 @@
 """Primitives by MindSpore's names, as functions; and ops.Custom, an operator from a shared object."""
 
-import builtins
 import functools
 
-import numpy as np
-
-from . import _core
 from . import dtype as dt
-from . import trace as _trace
 from .custom import Custom, CustomRegOp, DataType
-from .tensor import Parameter, Tensor
-from .trace import SymInt
+from .primitive import pair as _pair
+from .primitive import primitive
+from .primitive import run as _run
+from .primitive import signature as _signature
+from .primitive import tensor as _tensor
+from .tensor import Tensor
 
-__all__ = ["Custom", "CustomRegOp", "DataType"]
+__all__ = ["Custom", "CustomRegOp", "DataType", "primitive"]
 
 
 def _export(f):
     __all__.append(f.__name__)
     return f
-
-
-@functools.cache
-def _signature(name):
-    op = _core.resolve(name)
-    manifest = op.manifest
-    return op, [i["name"] for i in manifest["inputs"]], manifest["attrs"]
-
-
-def _is_traced(x):
-    return (
-        isinstance(x, SymInt)
-        or (isinstance(x, Tensor) and x._array is None)
-        or (isinstance(x, (tuple, list)) and any(isinstance(i, SymInt) for i in x))
-    )
-
-
-def _array(x):
-    return x._array if isinstance(x, Tensor) else x if isinstance(x, np.ndarray) else np.asarray(x)
-
-
-def _run(name, inputs, attrs):
-    """Runs or records one primitive. inputs: tensors, arrays, or sequences of int (int64 vectors)."""
-    op = _signature(name)[0]
-    if any(_is_traced(x) for x in inputs):
-        tracer = next(
-            (
-                x._tracer if isinstance(x, Tensor) else None
-                for x in inputs
-                if isinstance(x, Tensor) and x._array is None
-            ),
-            None,
-        )
-        tracer = tracer or _trace.active()
-        values = []
-        for x in inputs:
-            if isinstance(x, (tuple, list)):
-                values.append(tracer.shape_value(x))
-            elif isinstance(x, SymInt):
-                values.append(x.value)
-            else:
-                values.append(tracer.lift(x))
-        out = [tracer.tensor(v) for v in tracer.node(name, values, attrs)]
-    else:
-        arrays = [
-            np.array([int(i) for i in x], dtype=np.int64) if isinstance(x, (tuple, list)) else _array(x) for x in inputs
-        ]
-        out = [Tensor(a) for a in _core.run_op(op, arrays, attrs)]
-    return out[0] if len(out) == 1 else tuple(out)
-
-
-def primitive(name, *inputs, **params):
-    """Calls a registered operator by name.
-
-    params are its attributes, or inputs by name (axes, shapes), wherever the operator's manifest has them.
-    """
-    _, input_names, attr_names = _signature(name)
-    inputs = list(inputs)
-    attrs = {}
-    for key, value in params.items():
-        if key in attr_names:
-            attrs[key] = value
-        elif key in input_names and input_names.index(key) == len(inputs):
-            inputs.append(
-                value
-                if isinstance(value, (tuple, list, Tensor, np.ndarray))
-                else [value]
-                if isinstance(value, (int, SymInt))
-                else value
-            )
-        else:
-            raise TypeError(
-                f"{name}: takes no argument {key!r}; it has inputs {input_names} and attributes {list(attr_names)}"
-            )
-    return _run(name, inputs, attrs)
-
-
-_export(primitive)
-
-
-def _tensor(x, what):
-    if isinstance(x, (Tensor, np.ndarray)):
-        return x if isinstance(x, Tensor) else Tensor(x)
-    raise TypeError(f"{what} must be a Tensor, got {type(x).__name__}")
-
-
-def _pair(op, x, y):
-    """Two operands of one dtype: a Python number takes the tensor's."""
-    if isinstance(x, SymInt) or isinstance(y, SymInt):
-
-        def lift(v):
-            return _trace.active().tensor(v.value) if isinstance(v, SymInt) else v
-
-        x, y = lift(x), lift(y)
-    xs, ys = isinstance(x, (Tensor, np.ndarray)), isinstance(y, (Tensor, np.ndarray))
-    if not xs and not ys:
-        raise TypeError(f"{op}: x or y must be a Tensor, got {type(x).__name__} and {type(y).__name__}")
-
-    def scalar(v, other):
-        if not isinstance(v, (builtins.bool, int, float, np.generic)):
-            raise TypeError(f"{op}: expected a Tensor or a number, got {type(v).__name__}")
-        integral = other.dtype.kind in "iub" and other.dtype != dt.bfloat16
-        kind = dt.float32 if integral and isinstance(v, (float, np.floating)) else other.dtype
-        return Tensor(np.asarray(v).astype(dt.int64 if kind == dt.bool_ and not isinstance(v, builtins.bool) else kind))
-
-    x = _tensor(x, f"{op}: x") if xs else scalar(x, y)
-    y = _tensor(y, f"{op}: y") if ys else scalar(y, x)
-    if x.dtype != y.dtype:
-        wanted = dt.promote(x.dtype, y.dtype)
-        x, y = cast(x, wanted), cast(y, wanted)
-    return x, y
 
 
 def _binary(function, op):
@@ -149,15 +37,39 @@ def _unary(function, op):
     return _export(f)
 
 
-add, sub, mul, div, pow = (
-    _binary(f, o)
-    for f, o in [("add", "Add"), ("sub", "Sub"), ("mul", "Mul"), ("div", "Div"), ("pow", "Pow")]  # noqa: A001
-)
+add, sub, mul, pow = (_binary(o.lower(), o) for o in ["Add", "Sub", "Mul", "Pow"])  # noqa: A001
 maximum, minimum = _binary("maximum", "Maximum"), _binary("minimum", "Minimum")
 less, equal, greater = _binary("less", "Less"), _binary("equal", "Equal"), _binary("greater", "Greater")
 sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
 neg, square = _unary("neg", "Neg"), _unary("square", "Square")
+
+
+@_export
+def div(x, y):
+    """Div of two tensors (or a tensor and a number), broadcast as in NumPy; integers are brought to float32."""
+    x, y = _pair("Div", x, y)
+    if x.dtype.kind in "iub":
+        x, y = cast(x, dt.float32), cast(y, dt.float32)
+    return _run("Div", [x, y], {})
+
+
+@_export
+def not_equal(x, y):
+    """x != y, broadcast as in NumPy; a NaN differs from everything."""
+    return select(equal(x, y), False, Tensor(True))
+
+
+@_export
+def less_equal(x, y):
+    """x <= y, broadcast as in NumPy."""
+    return select(less(x, y), Tensor(True), equal(x, y))
+
+
+@_export
+def greater_equal(x, y):
+    """x >= y, broadcast as in NumPy."""
+    return less_equal(y, x)
 
 
 @_export
@@ -291,7 +203,8 @@ def split(x, output_num, axis=0):
 @_export
 def cast(x, dtype):
     x = _tensor(x, "cast: x")
-    return x if x.dtype == dt.to_dtype(dtype) else primitive("Cast", x, dtype=dt.name(dtype))
+    dtype = dt.to_dtype(dtype, "cast: dtype")
+    return x if x.dtype == dtype else primitive("Cast", x, dtype=dt.name(dtype))
 
 
 @_export
@@ -323,73 +236,6 @@ def strided_slice(
     )
 
 
-def _getitem(x, index):
-    index = index if isinstance(index, tuple) else (index,)
-    if len(index) == 1 and isinstance(index[0], (Tensor, np.ndarray)) and index[0].dtype.kind == "i":
-        return gather(x, index[0])
-    rank = len(x.shape)
-    used = builtins.sum(i is not None and i is not Ellipsis for i in index)
-    if used > rank:
-        raise IndexError(f"slice: at most {rank} indices for shape {x.shape}, got {used}")
-    if builtins.sum(i is Ellipsis for i in index) > 1:
-        raise IndexError("slice: at most one Ellipsis")
-    if not any(i is Ellipsis for i in index):
-        index += (Ellipsis,)
-    at = next(k for k, i in enumerate(index) if i is Ellipsis)
-    index = index[:at] + (slice(None),) * (rank - used) + index[at + 1 :]
-    begin, end, strides, masks, axis = [], [], [], [0, 0, 0, 0], 0
-    for k, i in enumerate(index):
-        if i is None:
-            begin.append(0), end.append(1), strides.append(1)
-            masks[2] |= 1 << k
-            continue
-        if isinstance(i, slice):
-            step = 1 if i.step is None else int(i.step)
-            if step <= 0:
-                raise ValueError(f"slice: the step of dimension {axis} must be positive, got {step}")
-            begin.append(0 if i.start is None else i.start)
-            end.append(0 if i.stop is None else i.stop)
-            strides.append(step)
-            masks[0] |= (i.start is None) << k
-            masks[1] |= (i.stop is None) << k
-        elif isinstance(i, (int, np.integer, SymInt)) and not isinstance(i, builtins.bool):
-            size = x.shape[axis]
-            if isinstance(size, int) and not isinstance(i, SymInt) and not -size <= i < size:
-                raise IndexError(f"slice: index {i} is out of range for dimension {axis} of size {size}")
-            begin.append(i), end.append(0 if isinstance(i, int) and i == -1 else i + 1), strides.append(1)
-            masks[1] |= (isinstance(i, int) and i == -1) << k
-            masks[3] |= 1 << k
-        else:
-            raise TypeError(
-                f"slice: an index must be an int, a slice, None, Ellipsis or an integer Tensor, got {type(i).__name__}"
-            )
-        axis += 1
-    if all(isinstance(i, slice) and i == slice(None) for i in index):
-        return x
-    return strided_slice(x, begin, end, strides, masks[0], masks[1], 0, masks[2], masks[3])
-
-
-def _reflected(f):
-    return lambda self, other: f(other, self)
-
-
-for _name, _f in {"add": add, "sub": sub, "mul": mul, "truediv": div, "pow": pow}.items():
-    setattr(Tensor, f"__{_name}__", _f)
-    setattr(Tensor, f"__r{_name}__", _reflected(_f))
-Tensor.__matmul__ = lambda self, other: matmul(self, other)
-Tensor.__neg__ = lambda self: neg(self)
-Tensor.__lt__, Tensor.__gt__ = less, greater
-Tensor.__eq__ = equal
-Tensor.__hash__ = object.__hash__
-Tensor.__getitem__ = _getitem
-Tensor.__iter__ = lambda self: (self[i] for i in range(len(self)))
-Tensor.T = property(transpose)
-for _f in (reshape, transpose, broadcast_to, expand_dims, squeeze, split, mean, sum, tile):
-    setattr(Tensor, _f.__name__, _f)
-Tensor.astype = cast
-Parameter.__hash__ = object.__hash__
-
-
 def _class(name, function, *arguments):
     """A primitive as MindSpore's class: attributes to the constructor, tensors to the call."""
 
@@ -411,17 +257,21 @@ def _class(name, function, *arguments):
     return Primitive
 
 
+for _f in (add, sub, mul, div, pow, less, equal, maximum, minimum, greater):
+    _name = _f.__name__.capitalize()
+    globals()[_name] = _class(_name, _f)
+    __all__.append(_name)
 for _name, _f, *_arguments in [
-    ("Add", add), ("Sub", sub), ("Mul", mul), ("Div", div), ("Pow", pow), ("Less", less), ("Equal", equal), ("Sqrt", sqrt),
+    ("NotEqual", not_equal), ("LessEqual", less_equal), ("GreaterEqual", greater_equal), ("Sqrt", sqrt),
     ("Rsqrt", rsqrt), ("Exp", exp), ("Erf", erf), ("Tanh", tanh), ("Sigmoid", sigmoid), ("SiLU", silu), ("ReLU", relu),
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
     ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add), ("Softmax", softmax, "axis"),
     ("ReduceMean", lambda x, axis=None, keep_dims=False: mean(x, axis, keep_dims), "keep_dims"),
     ("ReduceSum", lambda x, axis=None, keep_dims=False: sum(x, axis, keep_dims), "keep_dims"),
     ("Reshape", reshape), ("Transpose", transpose), ("ExpandDims", expand_dims), ("Squeeze", squeeze, "axis"),
-    ("Gather", gather), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile), ("BroadcastTo", broadcast_to, "shape"),
-    ("Select", select), ("StridedSlice", strided_slice), ("Neg", neg), ("Square", square),
-    ("Split", lambda x, axis=0, output_num=1: split(x, output_num, axis), "axis", "output_num"),
+    ("Gather", gather), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile),
+    ("BroadcastTo", broadcast_to, "shape"), ("Select", select), ("StridedSlice", strided_slice), ("Neg", neg),
+    ("Square", square), ("Split", lambda x, axis=0, output_num=1: split(x, output_num, axis), "axis", "output_num"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)
     __all__.append(_name)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import _core
-from .dtype import float32, int64, to_dtype
+from .dtype import bfloat16, float32, int64, to_dtype
 from .dtype import name as dtype_name
 
 
@@ -24,15 +24,18 @@ class Tensor(_core.TensorBase):
         if data is None:
             if shape is None or dtype is None:
                 raise ValueError("Tensor: data, or both shape and dtype, must be given")
-            self._spec = (tuple(shape), to_dtype(dtype))
+            self._spec = (tuple(shape), to_dtype(dtype, "Tensor: dtype"))
             return
         if isinstance(data, Tensor):
             data = data.asnumpy()
         if not isinstance(data, (np.ndarray, np.generic)):
-            data = np.asarray(data)
+            try:
+                data = np.asarray(data)
+            except ValueError as e:
+                raise ValueError(f"Tensor: data must be numbers of one shape: {e}") from None
             if dtype is None:
                 data = data.astype({"f": float32, "i": int64}.get(data.dtype.kind, data.dtype), copy=False)
-        wanted = to_dtype(data.dtype if dtype is None else dtype)
+        wanted = to_dtype(data.dtype if dtype is None else dtype, "Tensor: dtype")
         array = np.asarray(data).astype(wanted, copy=False)
         if shape is not None and array.shape != tuple(shape):
             raise ValueError(f"Tensor: shape must be the data's {array.shape}, got {tuple(shape)}")
@@ -72,21 +75,38 @@ class Tensor(_core.TensorBase):
         return self._value("asnumpy")
 
     def item(self):
-        return self._value("item").item()
+        """The only element, as a Python number."""
+        return self._single("item")
+
+    def _single(self, what):
+        if (a := self._value(what)).size != 1:
+            raise ValueError(f"Tensor.{what}: a tensor of shape {a.shape} has no single value")
+        return a.item()
 
     def __array__(self, dtype=None, copy=None):
         a = self._value("__array__")
         return a.astype(dtype, copy=bool(copy)) if dtype is not None else a.copy() if copy else a
 
     def __dlpack__(self, **kwargs):
-        return self._value("__dlpack__").__dlpack__(**kwargs)
+        array = self._value("__dlpack__")
+        if array.dtype != bfloat16:
+            return array.__dlpack__(**kwargs)
+        capsule = array.view(np.uint16).__dlpack__(**kwargs)
+        _core.dlpack_to_bfloat16(capsule)
+        return capsule
 
     def __dlpack_device__(self):
         return (1, 0)
 
     @staticmethod
     def from_numpy(array) -> "Tensor":
+        """A tensor over a NumPy array's memory."""
+        if not isinstance(array, np.ndarray):
+            raise TypeError(f"Tensor.from_numpy: array must be a NumPy array, got {type(array).__name__}")
         return Tensor(array)
+
+    def __reduce__(self):
+        return Tensor, (self._value("__reduce__"),)
 
     def __len__(self):
         if not self.shape:
@@ -94,13 +114,13 @@ class Tensor(_core.TensorBase):
         return self.shape[0]
 
     def __bool__(self):
-        return bool(self._value("__bool__"))
+        return bool(self._single("__bool__"))
 
     def __float__(self):
-        return float(self._value("__float__"))
+        return float(self._single("__float__"))
 
     def __int__(self):
-        return int(self._value("__int__"))
+        return int(self._single("__int__"))
 
     def __repr__(self):
         kind = type(self).__name__
@@ -122,9 +142,14 @@ class Parameter(Tensor):
         self.requires_grad = requires_grad
         self._owner = None
 
+    def __reduce__(self):
+        return Parameter, (self.asnumpy(), self.name, self.requires_grad)
+
     def set_data(self, data):
         """Puts other data of the same shape and dtype in place."""
-        array = np.asarray(data).astype(self.dtype, copy=False)
+        array = np.asarray(data)
+        to_dtype(array.dtype, f"Parameter {self.name}: dtype")
+        array = array.astype(self.dtype, copy=False)
         if array.shape != self.shape:
             raise ValueError(f"Parameter {self.name}: shape must be {self.shape}, got {array.shape}")
         self._array = np.ascontiguousarray(array).reshape(array.shape)
@@ -134,8 +159,32 @@ class Parameter(Tensor):
 
 
 def from_dlpack(source) -> Tensor:
-    """A tensor over another library's memory (NumPy, torch, …), without a copy."""
-    return Tensor(np.from_dlpack(source))
+    """A tensor over another library's memory (NumPy, torch, …), without a copy. Only of the CPU's memory."""
+    if not hasattr(source, "__dlpack__"):
+        raise TypeError(f"from_dlpack: source must have __dlpack__, got {type(source).__name__}")
+    capsule = _Capsule(source)
+    array = np.from_dlpack(capsule)
+    return Tensor(array.view(bfloat16) if capsule.bfloat16 else array)
+
+
+class _Capsule:
+    """Gives NumPy what another library gives, bfloat16 as uint16."""
+
+    bfloat16 = False
+
+    def __init__(self, source):
+        self._source = source
+
+    def __dlpack__(self, **kwargs):
+        try:
+            capsule = self._source.__dlpack__(**kwargs)
+        except TypeError:  # a library that knows only the protocol's first form
+            capsule = self._source.__dlpack__()
+        self.bfloat16 = _core.dlpack_from_bfloat16(capsule)
+        return capsule
+
+    def __dlpack_device__(self):
+        return self._source.__dlpack_device__()
 
 
 _core.set_tensor_type(Tensor)

@@ -37,5 +37,6 @@ void bind_passes(py::module_ &m);
 void bind_session(py::module_ &m);
 void bind_mindir(py::module_ &m);
 void bind_custom(py::module_ &m);
+void bind_dlpack(py::module_ &m);
 
 }  // namespace opgraft::python

@@ -48,4 +48,5 @@ PYBIND11_MODULE(_core, m) {
   bind_session(m);
   bind_mindir(m);
   bind_custom(m);
+  bind_dlpack(m);
 }
