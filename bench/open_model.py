@@ -102,8 +102,9 @@ def main():
                 figures[f"{kind}_{cache}"] = f
                 late = "  MISSED" if kind == "external" and f["seconds"] > TARGET else ""
                 target = f"<= {TARGET}" if kind == "external" else "-"
-                print(f"{kind:10} {cache:10} {f['weight_bytes'] >> 20:6} {f['seconds']:9.4f} {target:>9} "
-                      f"{f['rss_kb'] / 1024:9.1f} {f['anonymous_kb'] / 1024:10.1f} {f['alignment']:8}{late}")  # fmt: skip
+                rss, copied = f["rss_kb"] / 1024, f["anonymous_kb"] / 1024
+                print(f"{kind:10} {cache:10} {f['weight_bytes'] >> 20:6} {f['seconds']:9.4f} {target:>9} {rss:9.1f} "
+                      f"{copied:10.1f} {f['alignment']:8}{late}")  # fmt: skip
     if args.out:
         pathlib.Path(args.out).write_text(json.dumps(figures, indent=2) + "\n")
     return 0

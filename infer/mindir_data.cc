@@ -1,6 +1,8 @@
 #include "infer/mindir_data.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -10,6 +12,19 @@ namespace opgraft::mindir {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Copies what will not be read again: a large part of a mapped file is fetched ahead, and leaves memory after.
+void copy_once(void *to, std::string_view from, bool mapped) {
+  if (from.empty()) return;
+  constexpr size_t kLarge = 1 << 20;
+  const auto page = uintptr_t(sysconf(_SC_PAGESIZE)), address = reinterpret_cast<uintptr_t>(from.data());
+  void *first = reinterpret_cast<void *>(address & ~(page - 1));
+  const size_t size = from.size() + address % page;
+  mapped = mapped && from.size() >= kLarge;
+  if (mapped) madvise(first, size, MADV_WILLNEED);
+  std::memcpy(to, from.data(), from.size());
+  if (mapped) madvise(first, size, MADV_DONTNEED);
+}
 
 Tensor typed_tensor(const TensorProto &t, int32_t dtype, int64_t count) {
   bool real = dtype == OPGRAFT_FLOAT32 || dtype == OPGRAFT_FLOAT64;
@@ -74,7 +89,7 @@ Tensor DataReader::tensor(const TensorProto &t) {
   bool aligned = reinterpret_cast<uintptr_t>(data.data()) % dtype_size(dtype) == 0;
   if (owner && aligned && bytes) return Tensor(dtype, t.dims, const_cast<char *>(data.data()), owner);
   Tensor copy(dtype, t.dims);
-  if (bytes) std::memcpy(copy.data(), data.data(), size_t(bytes));
+  copy_once(copy.data(), data, owner != nullptr);
   return copy;
 }
 
