@@ -5,6 +5,7 @@
 #include <set>
 
 #include "infer/mindir.h"
+#include "infer/mindir_custom.h"
 #include "infer/mindir_data.h"
 #include "infer/mindir_dims.h"
 #include "infer/mindir_items.h"
@@ -16,8 +17,6 @@ namespace fs = std::filesystem;
 using namespace mindir;
 
 constexpr int kMostFallbacks = 4;  // of fallback graphs within fallback graphs
-
-using Literals = std::map<std::string, Literal, std::less<>>;
 
 // One entry of the primitives table; its attributes are read once, however many nodes refer to it.
 struct Primitive {
@@ -175,7 +174,7 @@ class Reader {
     }
     if (op == "TupleGetItem" || op == "ListGetItem")
       return items_.define(output, items_.element(operand(0), operand(1), name));
-    items_.define(output, apply(op, name, operands, *primitive));
+    items_.define(output, apply(op, name, operands, *primitive, n));
   }
 
   void constant(const NodeProto &n, std::string_view output) {
@@ -205,27 +204,24 @@ class Reader {
     return it == attrs.end() || it->second.kind != Literal::kString ? "" : it->second.s;
   }
 
-  size_t apply(std::string op, const std::string &name, const std::vector<size_t> &operands, Primitive &primitive) {
+  size_t apply(const std::string &op, const std::string &name, const std::vector<size_t> &operands,
+               Primitive &primitive, const NodeProto &proto) {
     auto &attrs = primitive.attrs;
-    bool custom = op == "Custom";
-    std::string spec = text(attrs, "opgraft_spec"), exact = text(attrs, "opgraft_op"), func = text(attrs, "func_name");
-    OpPtr impl;
-    if (custom) {
-      if (!spec.empty()) impl = registry_.find(op = spec);
-      if (!impl && !exact.empty()) impl = registry_.find(op = exact);
-      if (!impl && !func.empty()) impl = registry_.find(op = func.substr(func.rfind(':') + 1));
-      if (!impl) op = fmt::format("Custom {}", !exact.empty() ? exact : func);
-    } else {
-      impl = registry_.find(op);
-    }
-    if (!impl) fail(fmt::format("no registered operator answers to '{}'", op));
-    const Manifest &m = impl->manifest;
-    Attrs given;
-    for (auto &[key, l] : attrs)
-      if (m.attr(key)) attribute(m, key, l, given);
-    std::vector<ValueId> in = inputs(m, custom ? std::vector<std::string>{} : m.mindir, operands, given);
-    NodeId id = graph_->add_node(registry_, op, in, given, name);
-    if (custom) graph_->node(id).spec = spec;
+    const bool custom = op == "Custom";
+    CustomNode found;
+    if (custom) found = find_custom(registry_, attrs, outputs_of(proto));
+    else if (op.find('#') == op.npos) found.impl = registry_.find(found.op = op);
+    if (!found.impl) fail(fmt::format("no registered operator answers to '{}'", op));
+    const Manifest &m = found.impl->manifest;
+    const bool function = !found.impl->function.empty();
+    Attrs given = std::move(found.attrs);
+    if (!function)
+      for (auto &[key, l] : attrs)
+        if (m.attr(key)) attribute(m, key, l, given);
+    auto order = function ? std::vector<std::string>{m.inputs[0].name} : custom ? std::vector<std::string>{} : m.mindir;
+    std::vector<ValueId> in = inputs(m, std::move(order), operands, given);
+    NodeId id = graph_->add_node(registry_, found.op, in, given, name);
+    if (custom && !function) graph_->node(id).spec = found.spec;
     auto fallback = text(attrs, "opgraft_fallback");
     if (!fallback.empty()) {
       if (depth_ >= kMostFallbacks) fail("fallback graphs nested too deep");

@@ -142,10 +142,13 @@ class Writer {
     bool custom = !n.spec.empty() || n.fallback;
     if (custom) {
       op = "Custom";
-      attributes.push_back(encode_attribute("func_name", fs::absolute(n.impl->path).string() + ":" + n.impl->name()));
+      const bool function = !n.impl->function.empty();  // its name here means nothing elsewhere
+      attributes.push_back(encode_attribute(
+          "func_name", fs::absolute(n.impl->path).string() + ":" + (function ? n.impl->function : n.impl->name())));
       attributes.push_back(encode_attribute("func_type", std::string("aot")));
-      attributes.push_back(encode_attribute("opgraft_op", n.impl->spec()));
-      if (!n.spec.empty()) attributes.push_back(encode_attribute("opgraft_spec", n.spec));
+      placed.insert("opgraft_function");
+      if (!function) attributes.push_back(encode_attribute("opgraft_op", n.impl->spec()));
+      if (!function && !n.spec.empty()) attributes.push_back(encode_attribute("opgraft_spec", n.spec));
       if (n.fallback) attributes.push_back(encode_attribute("opgraft_fallback", Writer(*n.fallback, nullptr).model()));
       for (ValueId v : n.inputs) operands.push_back(operand(v, false));
     } else if (n.op == "MakeTuple") {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 
@@ -82,6 +83,38 @@ std::vector<std::vector<float>> get_floats2d(E *e, A *n) {
   return out;
 }
 
+// What InferShape returns: a vector of dimensions, or one of such vectors. Nothing in the file tells which
+// of them, so the memory is looked at before it is believed; what is in doubt is neither read nor freed.
+struct ListResult {
+  uintptr_t words[3];  // begin, end, end of room
+  ListResult() = default;
+  ListResult(const ListResult &) = delete;
+  ~ListResult() {}                                       // not trivial: returned through a pointer, as std::vector is
+  static constexpr uintptr_t kLowest = 1 << 20;          // below lies no heap
+  static constexpr int64_t kMostDim = int64_t(1) << 40;  // above lie addresses, no dimensions
+
+  static bool is_list(const uintptr_t *w, size_t element) {
+    if (w[0] == 0) return w[1] == 0 && w[2] == 0;
+    return w[0] >= kLowest && w[0] % 8 == 0 && w[0] <= w[1] && w[1] <= w[2] && (w[1] - w[0]) % element == 0;
+  }
+  bool is_shape() const {
+    auto *begin = reinterpret_cast<const int64_t *>(words[0]), *end = reinterpret_cast<const int64_t *>(words[1]);
+    return is_list(words, 8) && std::all_of(begin, end, [](int64_t d) { return d >= -2 && d < kMostDim; });
+  }
+  bool is_shapes(int n) const {
+    if (!is_list(words, 24) || words[1] - words[0] != size_t(n) * 24) return false;
+    for (int i = 0; i < n; ++i)
+      if (!is_list(reinterpret_cast<const uintptr_t *>(words[0]) + 3 * i, 8)) return false;
+    return true;
+  }
+  template <class T> std::vector<T> take() {
+    std::vector<T> out;
+    static_assert(sizeof out == sizeof words);
+    std::memcpy(static_cast<void *>(&out), words, sizeof words);
+    return out;
+  }
+};
+
 template <class F> void *slot(F *f) { return reinterpret_cast<void *>(f); }
 void *const kVtable[] = {nullptr,          nullptr,  // offset to top, type information
                          slot(no_delete),  slot(no_delete),  slot(has),         slot(get_bool),
@@ -119,6 +152,7 @@ std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, co
   op->library_ = Library::open_foreign(file, whitelist, function);
   op->function_ = function;
   op->launch_ = op->library_->symbol(function);
+  if (!op->launch_) throw LoadError(file.string(), "symbols", fmt::format("symbol {} cannot be found", function));
   op->init_ = op->library_->symbol(function + "Init");
   op->infer_shape_ = op->library_->symbol(function + "InferShape");
   op->infer_type_ = op->library_->symbol(function + "InferType");
@@ -156,13 +190,15 @@ void ForeignOp::check(int code, const char *what) const {
 std::vector<std::vector<int64_t>> ForeignOp::infer_shapes(ForeignExtra &extra, std::vector<std::vector<int64_t>> inputs,
                                                           int n_outputs) const {
   if (!infer_shape_) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: exports no InferShape", function_));
-  ForeignArguments a(inputs);
-  using Many = std::vector<std::vector<int64_t>>;
-  return contained("InferShape", [&]() -> Many {
-    if (n_outputs != 1)
-      return reinterpret_cast<Many (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims(), a.shapes(), &extra);
-    return {reinterpret_cast<std::vector<int64_t> (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims(), a.shapes(),
-                                                                                                &extra)};
+  ForeignArguments a(std::move(inputs));
+  return contained("InferShape", [&]() -> std::vector<std::vector<int64_t>> {
+    auto r = reinterpret_cast<ListResult (*)(int *, int64_t **, void *)>(infer_shape_)(a.ndims(), a.shapes(), &extra);
+    if (n_outputs == 1 && r.is_shape()) return {r.take<int64_t>()};
+    if (n_outputs != 1 && r.is_shapes(n_outputs)) return r.take<std::vector<int64_t>>();
+    throw std::runtime_error(
+        fmt::format("its result is not {}; the number of outputs, by which the type of the result "
+                    "goes, comes from out_shape, out_dtype or reg_info",
+                    n_outputs == 1 ? "one shape" : fmt::format("a list of {} shapes", n_outputs)));
   });
 }
 

@@ -11,10 +11,10 @@ class DataType:
     """MindSpore's (dtype, format) pairs: DataType.F32_Default, DataType.None_None, …"""
 
 
-for _short, _long in {
-    "None": "", "BOOL": "bool", "I8": "int8", "I16": "int16", "I32": "int32", "I64": "int64", "U8": "uint8", "U16": "uint16",
-    "U32": "uint32", "U64": "uint64", "F16": "float16", "F32": "float32", "F64": "float64", "BF16": "bfloat16", "C64": "complex64",
-}.items():  # fmt: skip
+_DTYPES = {"None": "", "BOOL": "bool", "BF16": "bfloat16", "C64": "complex64"}
+_DTYPES |= {f"{k}{bits}": f"{name}{bits}" for k, name in (("I", "int"), ("U", "uint")) for bits in (8, 16, 32, 64)}
+_DTYPES |= {f"F{bits}": f"float{bits}" for bits in (16, 32, 64)}
+for _short, _long in _DTYPES.items():
     for _format in ("None", "Default", "ND", "NCHW", "NHWC", "HWCN", "NCDHW", "NDHWC", "5HD", "FracZ", "FracNZ"):
         setattr(
             DataType,

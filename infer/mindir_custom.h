@@ -1,0 +1,29 @@
+// Custom nodes of a file: which operator they mean, and with which attributes.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "infer/mindir_wire.h"
+#include "registry/registry.h"
+
+namespace opgraft::mindir {
+
+using Literals = std::map<std::string, Literal, std::less<>>;
+
+struct CustomNode {
+  OpPtr impl;
+  std::string op;    // what add_node is to resolve
+  std::string spec;  // of opgraft_spec
+  Attrs attrs;       // of a function made for MindSpore, complete; else empty
+};
+
+// `outputs` are the abstracts that the file states for the node: they stand in where neither the file
+// nor the function says more. Throws where the operator is unknown or may not be loaded.
+CustomNode find_custom(const Registry &registry, const Literals &attrs, const std::vector<TensorProto> &outputs);
+
+// The abstracts in a node's own attributes.
+std::vector<TensorProto> outputs_of(const NodeProto &node);
+
+}  // namespace opgraft::mindir
