@@ -12,6 +12,8 @@
 #include <cstddef>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <span>
 
@@ -53,6 +55,27 @@ std::string string_abi_hint(const Elf &elf, std::string_view cause) {
   if (cause.find("__cxx11") == cause.npos && cause.find("Ss") == cause.npos) return "";
   return fmt::format(" (the name holds a std::string: this file is built with {}; build both sides with the same one)",
                      old ? "the old std::string ABI, _GLIBCXX_USE_CXX11_ABI=0" : "the new std::string ABI");
+}
+
+// The name to open a file by. The loader takes a name it has open for the same file, whatever lies there
+// now; so a file that was replaced gets another name for the same path, "/a/./b.so".
+std::string loader_name(const fs::path &path, const FileId &id) {
+  static auto *mutex = new std::mutex;
+  static auto *seen = new std::map<std::string, std::vector<FileId>>;
+  std::lock_guard lock(*mutex);
+  auto &ids = (*seen)[path.string()];
+  for (size_t k = 0;; ++k) {
+    auto name = path.parent_path().string();
+    for (size_t i = 0; i < k; ++i) name += "/.";
+    name += "/" + path.filename().string();
+    if (k == ids.size()) return ids.push_back(id), name;
+    if (ids[k] == id) return name;
+    void *open = ::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD);
+    if (open) ::dlclose(open);
+    else if (k + 1 == ids.size()) return ids[k] = id, name;
+    if (open && ids[k].device == id.device && ids[k].inode == id.inode)
+      refuse("was changed in place while it is loaded; put a new file in its place, or start a new process");
+  }
 }
 
 // What descriptors must at least hold: everything up to and including `kernel`.
@@ -188,10 +211,11 @@ std::string Loading::dependencies() {
 }
 
 std::string Loading::open() {
-  library->handle_ = ::dlopen(library->path_.c_str(), RTLD_NOW | RTLD_LOCAL);
+  auto name = loader_name(library->path_, library->id_);
+  library->handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (!library->handle_) {
     std::string cause = ::dlerror();
-    auto prefix = library->path_.string() + ": ";
+    auto prefix = name + ": ";
     if (cause.starts_with(prefix)) cause.erase(0, prefix.size());
     refuse("dlopen: " + cause + string_abi_hint(*elf, cause));
   }
