@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <cstring>
 
+#include "infer/choose.h"
 #include "infer/memory.h"
+#include "registry/choice.h"
 
 namespace opgraft {
 
@@ -59,6 +61,7 @@ class Planner {
   };
   struct Step {
     NodeId node;
+    OpPtr op;           // the node's, or a faster implementation of it
     bool view = false;  // nothing runs: the output is the input's buffer
     size_t workspace = 0, workspace_offset = 0;
   };
@@ -115,7 +118,7 @@ class Planner {
         in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
                        t.type.dtype, element_count(t.type.dims)});
       }
-      Step step{id};
+      Step step{id, n.impl};
       try {
         Inferred r = infer_native(*n.impl, in_, *attrs_[size_t(id)], nullptr);
         bool all_known = true;
@@ -140,11 +143,16 @@ class Planner {
           o.constant = made_.back().get();
         }
         if (all_known) continue;  // folded: nothing to run
-        if (n.impl->native->workspace) {
+        if (n.impl->family && n.impl->family->added() > 1) {
+          std::vector<TensorType> types;
+          for (ValueId o : n.outputs) types.push_back(info(o).type);
+          step.op = fastest(n.impl, in_, *attrs_[size_t(id)], types);
+        }
+        if (step.op->native->workspace) {
           opgraft_infer_args args = infer_args(id);
           uint64_t bytes = 0;
-          if (int status = n.impl->native->workspace(&args, &bytes))
-            throw Error(status & 0xff, last_error(*n.impl, status));
+          if (int status = step.op->native->workspace(&args, &bytes))
+            throw Error(status & 0xff, last_error(*step.op, status));
           step.workspace = bytes;
         }
       } catch (const Error &e) {
@@ -152,7 +160,7 @@ class Planner {
         for (ValueId x : n.inputs) shapes += (shapes.empty() ? "" : ", ") + info(x).type.text();
         throw GraphError(e.status, fmt::format("node {}: {} [inputs: {}]", n.name, e.what(), shapes));
       }
-      for (auto [o, i] : n.impl->manifest.view)
+      for (auto [o, i] : step.op->manifest.view)
         if (n.outputs.size() == 1 && o == 0 && size_t(i) < n.inputs.size() &&
             bytes_of(info(n.outputs[0])) == bytes_of(info(n.inputs[size_t(i)])))
           step.view = true;
@@ -176,8 +184,7 @@ class Planner {
     for (size_t i = 0; i < v_.size(); ++i) view_root[i] = ValueId(i);
     for (auto &s : steps_) {
       const Node &n = g_.node(s.node);
-      if (s.view)
-        view_root[size_t(n.outputs[0])] = view_root[size_t(n.inputs[size_t(n.impl->manifest.view[0].second)])];
+      if (s.view) view_root[size_t(n.outputs[0])] = view_root[size_t(n.inputs[size_t(s.op->manifest.view[0].second)])];
       else
         for (ValueId x : n.inputs) ++uses[size_t(view_root[size_t(x)])];
     }
@@ -185,7 +192,7 @@ class Planner {
     for (size_t k = 0; k < steps_.size(); ++k) {
       const Node &n = g_.node(steps_[k].node);
       if (steps_[k].view) {
-        info(n.outputs[0]).root = info(n.inputs[size_t(n.impl->manifest.view[0].second)]).root;
+        info(n.outputs[0]).root = info(n.inputs[size_t(steps_[k].op->manifest.view[0].second)]).root;
         continue;
       }
       for (ValueId x : n.inputs) {
@@ -194,7 +201,7 @@ class Planner {
         --uses[size_t(view_root[size_t(x)])];
       }
       for (ValueId o : n.outputs) info(o).last_use = std::max(info(o).last_use, int32_t(k));
-      for (auto [o, i] : n.impl->manifest.inplace) {
+      for (auto [o, i] : steps_[k].op->manifest.inplace) {
         if (size_t(o) >= n.outputs.size() || size_t(i) >= n.inputs.size()) continue;
         ValueId in = n.inputs[size_t(i)], out = n.outputs[size_t(o)];
         Info &root = info(info(in).root);
@@ -265,7 +272,7 @@ class Planner {
       if (s.view) continue;
       const Node &n = g_.node(s.node);
       Instruction ins{s.node,
-                      n.impl.get(),
+                      s.op.get(),
                       attrs_[size_t(s.node)].get(),
                       int32_t(plan_->tensors.size()),
                       int32_t(n.inputs.size()),
@@ -275,7 +282,8 @@ class Planner {
                       {}};
       for (ValueId x : n.inputs) plan_->tensors.push_back(planned(x));
       for (ValueId x : n.outputs) plan_->tensors.push_back(planned(x));
-      if (n.impl->native->prepare) pack(n, ins);
+      if (s.op->native->prepare) pack(n, *s.op, ins);
+      if (s.op != n.impl) plan_->ops.push_back(s.op);
       plan_->instructions.push_back(std::move(ins));
     }
     for (size_t i = 0; i < g_.outputs.size(); ++i) {
@@ -286,7 +294,7 @@ class Planner {
     for (auto &t : made_) plan_->constants.push_back(*t);
   }
 
-  void pack(const Node &n, Instruction &ins) {
+  void pack(const Node &n, const Op &op, Instruction &ins) {
     in_.clear();
     std::string text;
     for (auto &[k, v] : n.attrs) text += k + "=" + attr_text(v) + ";";
@@ -298,7 +306,7 @@ class Planner {
     opgraft_infer_args args = infer_args(ins.node);
     for (size_t i = 0; i < n.inputs.size(); ++i) {
       const void *p = in_[i].data && g_.value(n.inputs[i]).kind == Value::kConstant
-                          ? weights_.get(*n.impl, args, int32_t(i), text)
+                          ? weights_.get(op, args, int32_t(i), text)
                           : nullptr;
       if (p && ins.packed.empty()) ins.packed.resize(n.inputs.size());
       if (p) ins.packed[i] = p;

@@ -43,6 +43,7 @@ struct Plan {
     int32_t output;
   };
   std::vector<Copy> copies;
+  std::vector<OpPtr> ops;         // implementations chosen over the graph's own, kept alive
   std::vector<Tensor> constants;  // made at plan time: values known from shapes
   size_t arena_bytes = 0;         // what is allocated
   size_t intermediate_bytes = 0;  // sum of all intermediates and workspaces, unshared

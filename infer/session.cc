@@ -10,6 +10,7 @@
 
 #include "aot_ops/common/threads.h"
 #include "infer/plan.h"
+#include "registry/choice.h"
 
 namespace opgraft {
 namespace {
@@ -24,19 +25,14 @@ bool same_shapes(const std::vector<Shape> &a, const std::vector<Tensor> &b) {
   return true;
 }
 
-// Runs the kernel; where it fails having written nothing, the reference takes over, loudly.
+// The kernel has failed: another implementation, then the reference takes over, loudly, where nothing was
+// written; else the run fails.
+void run_other(const Op &op, const opgraft_call &call, int status, const std::string *node) {
+  auto r = recover(op, call, status, [](const std::string &text) { host()->log(host()->context, 1, text.c_str()); });
+  if (r.status != OPGRAFT_OK) throw Error(r.status & 0xff, node ? fmt::format("node {}: {}", *node, r.cause) : r.cause);
+}
 void run_kernel(const Op &op, const opgraft_call &call, const std::string *node) {
-  int status = op.native->kernel(&call);
-  if (status == OPGRAFT_OK) return;
-  std::string cause = last_error(op, status);
-  if ((status & OPGRAFT_NOTHING_WRITTEN) && op.native->reference) {
-    op.failures.fetch_add(1);
-    host()->log(host()->context, 1, fmt::format("{}: {}; the reference takes over", op.spec(), cause).c_str());
-    status = op.native->reference(&call);
-    if (status == OPGRAFT_OK) return;
-    cause = last_error(op, status);
-  }
-  throw Error(status & 0xff, node ? fmt::format("node {}: {}", *node, cause) : cause);
+  if (int status = op.native->kernel(&call)) run_other(op, call, status, node);
 }
 
 }  // namespace
@@ -193,8 +189,8 @@ void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &o
   if (!state_->observer) {
     for (size_t i = 0, n = b.calls.size(); i < n; ++i) {
       const Instruction &ins = plan.instructions[i];
-      if (ins.op->native->kernel(&b.calls[i]) != OPGRAFT_OK) [[unlikely]]
-        run_kernel(*ins.op, b.calls[i], &g.node(ins.node).name);
+      if (int status = ins.op->native->kernel(&b.calls[i])) [[unlikely]]
+        run_other(*ins.op, b.calls[i], status, &g.node(ins.node).name);
     }
   } else {
     for (size_t i = 0; i < b.calls.size(); ++i) {

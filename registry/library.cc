@@ -18,6 +18,7 @@
 #include <span>
 
 #include "registry/dependencies.h"
+#include "registry/digest.h"
 #include "registry/elf.h"
 
 namespace opgraft {
@@ -88,6 +89,7 @@ struct Loading {
   fs::path path;
   Directories whitelist;
   std::string function;  // foreign files only
+  std::string pinned;    // SHA-256, or empty
 
   std::shared_ptr<Library> library{new Library};
   std::vector<char> bytes;
@@ -99,6 +101,7 @@ struct Loading {
   std::string file();
   std::string allowed();
   std::string header();
+  std::string digest();
   std::string abi();
   std::string manifest();
   std::string symbols();
@@ -151,6 +154,13 @@ std::string Loading::allowed() {
 std::string Loading::header() {
   elf.emplace(bytes);
   return fmt::format("ELF 64-bit shared object, {}", elf->machine());
+}
+
+std::string Loading::digest() {
+  if (pinned.empty()) return "no digest is pinned";
+  auto got = sha256(bytes);
+  if (got != pinned) refuse(fmt::format("sha256 must be {} as pinned, got {}", pinned, got));
+  return "sha256 as pinned";
 }
 
 std::string Loading::abi() {
@@ -272,15 +282,11 @@ struct Step {
   const char *name;
   std::string (Loading::*run)();
 };
-constexpr Step kNative[] = {{"file", &Loading::file},
-                            {"whitelist", &Loading::allowed},
-                            {"elf", &Loading::header},
-                            {"abi", &Loading::abi},
-                            {"manifest", &Loading::manifest},
-                            {"symbols", &Loading::symbols},
-                            {"dependencies", &Loading::dependencies},
-                            {"dlopen", &Loading::open},
-                            {"descriptor", &Loading::descriptor},
+constexpr Step kNative[] = {{"file", &Loading::file},       {"whitelist", &Loading::allowed},
+                            {"elf", &Loading::header},      {"digest", &Loading::digest},
+                            {"abi", &Loading::abi},         {"manifest", &Loading::manifest},
+                            {"symbols", &Loading::symbols}, {"dependencies", &Loading::dependencies},
+                            {"dlopen", &Loading::open},     {"descriptor", &Loading::descriptor},
                             {"score", &Loading::score}};
 constexpr Step kForeign[] = {{"file", &Loading::file},
                              {"whitelist", &Loading::allowed},
@@ -316,9 +322,10 @@ std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std:
 }  // namespace
 
 std::shared_ptr<const Library> Library::open(const fs::path &file, const Directories &whitelist,
-                                             std::vector<Check> *report) {
+                                             std::vector<Check> *report, const std::string &sha256) {
   Loading l;
   l.path = file;
+  l.pinned = sha256;
   l.whitelist = whitelist;
   return run(l, kNative, report);
 }
@@ -372,9 +379,9 @@ bool lies_in(const fs::path &canonical, const fs::path &dir) {
   return std::mismatch(real.begin(), real.end(), canonical.begin(), canonical.end()).first == real.end();
 }
 
-std::vector<Check> examine(const fs::path &file, const Directories &whitelist) {
+std::vector<Check> examine(const fs::path &file, const Directories &whitelist, const std::string &sha256) {
   std::vector<Check> report;
-  Library::open(file, whitelist, &report);
+  Library::open(file, whitelist, &report, sha256);
   return report;
 }
 

@@ -30,10 +30,11 @@ class Library {
     int32_t score = 1;
   };
 
-  // Runs all steps on an opgraft operator file; throws LoadError at the first refusal. With `report`
+  // Runs all steps on an opgraft operator file; throws LoadError at the first refusal. `sha256`: what
+  // the file is pinned to, or empty. With `report`
   // every step is noted there, and a refusal is noted, not thrown (the result is then null).
   static std::shared_ptr<const Library> open(const std::filesystem::path &file, const Directories &whitelist,
-                                             std::vector<Check> *report = nullptr);
+                                             std::vector<Check> *report = nullptr, const std::string &sha256 = {});
   // The same for a file made for MindSpore, which has no note and no descriptor but exports `function`.
   static std::shared_ptr<const Library> open_foreign(const std::filesystem::path &file, const Directories &whitelist,
                                                      const std::string &function);

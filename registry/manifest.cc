@@ -29,7 +29,7 @@ class Reader {
     op_.clear();
     if (!doc.IsMap()) fail(doc, "expected a mapping of fields");
     only(doc, {"name", "version", "doc", "inputs", "outputs", "attrs", "dtypes", "inplace", "view", "deterministic",
-               "commutative", "moves_values", "backward", "mindir", "replaces", "align", "layout"});
+               "commutative", "moves_values", "backward", "mindir", "replaces", "align", "layout", "implementation"});
     Manifest m;
     m.name = text(doc, "name");
     if (m.name.empty() || m.name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") !=
@@ -40,6 +40,7 @@ class Reader {
     Version::parse(m.version, fmt::format("{}: {}", origin_, op_));
     m.doc = text(doc, "doc", "");
     m.backward = text(doc, "backward", "");
+    m.implementation = text(doc, "implementation", "");
     m.deterministic = flag(doc, "deterministic", true);
     m.commutative = flag(doc, "commutative", false);
     m.moves_values = flag(doc, "moves_values", false);

@@ -32,6 +32,7 @@ struct ManifestAttr {
 
 struct Manifest {
   std::string name, version, doc;
+  std::string implementation;  // tells files apart that hold the same version (registry/choice.h)
   std::vector<ManifestTensor> inputs, outputs;
   std::vector<ManifestAttr> attrs;
   std::vector<std::pair<std::string, std::vector<int32_t>>> dtypes;  // type variable -> dtypes

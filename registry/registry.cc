@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -11,6 +12,7 @@
 #include <shared_mutex>
 #include <tuple>
 
+#include "registry/choice.h"
 #include "registry/functions.h"
 #include "registry/library.h"
 
@@ -55,6 +57,12 @@ std::pair<std::string_view, std::string_view> split(std::string_view spec) {
   return at == spec.npos ? std::pair{spec, std::string_view()} : std::pair{spec.substr(0, at), spec.substr(at + 1)};
 }
 
+// The path as it is named and the file that it names now: a pin holds for a link as well as for its target.
+std::array<std::string, 2> names_of(const fs::path &file) {
+  std::error_code error;
+  return {fs::absolute(file, error).lexically_normal().string(), fs::weakly_canonical(file, error).string()};
+}
+
 bool later(const OpPtr &a, const OpPtr &b) { return std::tie(a->version, a->score) > std::tie(b->version, b->score); }
 
 }  // namespace
@@ -72,7 +80,7 @@ Registry &Registry::global() {
 
 std::vector<OpPtr> Registry::load(const fs::path &file) {
   // A file that is loaded already passes the steps again: it may have changed, the white list too.
-  auto library = Library::open(file, whitelist());
+  auto library = Library::open(file, whitelist(), nullptr, pinned(file));
   auto key = library->path().string();
   std::vector<OpPtr> ops;
   for (auto &e : library->entries()) {
@@ -90,14 +98,20 @@ std::vector<OpPtr> Registry::load(const fs::path &file) {
   if (known != files_.end() && known->second.front()->library->id() == library->id()) return known->second;
   for (auto &op : ops)
     for (auto [i, end] = ops_.equal_range(op->name()); i != end; ++i)
-      if (i->second->version == op->version)
+      if (i->second->version == op->version && i->second->manifest.implementation == op->manifest.implementation)
         throw LoadError(file.string(), "registered",
                         i->second->path == key
                             ? fmt::format("{} is registered from an earlier state of this file; give the new one a new "
                                           "version, or start a new process",
-                                          op->spec())
-                            : fmt::format("{} is registered already, from {}", op->spec(), i->second->path));
-  for (auto &op : ops) ops_.emplace(op->name(), op);
+                                          op->title())
+                            : fmt::format("{} is registered already, from {}", op->title(), i->second->path));
+  for (auto &op : ops) {
+    auto &family = families_[op->spec()];
+    if (!family) family = std::make_shared<Family>();
+    std::const_pointer_cast<Op>(op)->family = family;
+    family->add(op);
+    ops_.emplace(op->name(), op);
+  }
   return files_[key] = std::move(ops);
 }
 
@@ -157,6 +171,23 @@ std::vector<OpPtr> Registry::list() const {
 std::vector<fs::path> Registry::whitelist() const {
   std::shared_lock lock(mutex_);
   return whitelist_;
+}
+
+void Registry::pin(const fs::path &file, std::string_view sha256) {
+  std::string digest(sha256);
+  for (char &c : digest) c = c >= 'A' && c <= 'F' ? char(c - 'A' + 'a') : c;
+  if (digest.size() != 64 || digest.find_first_not_of("0123456789abcdef") != digest.npos)
+    throw std::invalid_argument(
+        fmt::format("pin: sha256 must be 64 hexadecimal digits, got '{}' for {}", sha256, file.string()));
+  std::unique_lock lock(mutex_);
+  for (auto &key : names_of(file)) pins_[key] = digest;
+}
+
+std::string Registry::pinned(const fs::path &file) const {
+  std::shared_lock lock(mutex_);
+  for (auto &key : names_of(file))
+    if (auto at = pins_.find(key); at != pins_.end()) return at->second;
+  return "";
 }
 
 void Registry::set_whitelist(std::vector<fs::path> dirs) {

@@ -18,6 +18,7 @@
 namespace opgraft {
 
 class Library;  // one dlopen'ed shared object; closed when its last Op is gone
+class Family;   // the implementations of one operator (choice.h)
 
 // One operator of one loaded library. Immutable but for the counters; shared by all who resolved it.
 struct Op {
@@ -28,10 +29,14 @@ struct Op {
   std::string path;      // of the shared object
   std::string function;  // of a file made for MindSpore (functions.h); empty: an opgraft operator
   std::shared_ptr<const Library> library;
+  std::shared_ptr<Family> family;            // null: it has no other implementation
   mutable std::atomic<int64_t> failures{0};  // kernel failures that the reference took over
 
   const std::string &name() const { return manifest.name; }
   std::string spec() const { return manifest.name + "@" + manifest.version; }
+  std::string title() const {  // spec, and which implementation
+    return manifest.implementation.empty() ? spec() : spec() + " (" + manifest.implementation + ")";
+  }
 };
 using OpPtr = std::shared_ptr<const Op>;
 
@@ -76,20 +81,28 @@ class Registry {
   OpPtr find(std::string_view spec) const;  // null where resolve would throw UnknownOp
   std::vector<OpPtr> list() const;          // by name, then version
 
+  // From now on a file is loaded only if its SHA-256 is this (64 hexadecimal digits, as sha256sum prints
+  // them); checked before any of its code runs. Throws std::invalid_argument.
+  void pin(const std::filesystem::path &file, std::string_view sha256);
+
   // Directories that files must lie in, after resolving symlinks; empty: anywhere.
   // MS_CUSTOM_AOT_WHITE_LIST (one directory) is honoured as well.
   void set_whitelist(std::vector<std::filesystem::path> dirs);
   std::vector<std::filesystem::path> whitelist() const;
 
  private:
+  std::string pinned(const std::filesystem::path &file) const;  // empty where it is not
   mutable std::shared_mutex mutex_;
   std::multimap<std::string, OpPtr, std::less<>> ops_;
   std::vector<std::filesystem::path> whitelist_;
   std::map<std::string, std::vector<OpPtr>> files_;
+  std::map<std::string, std::string> pins_;                  // by path
+  std::map<std::string, std::shared_ptr<Family>> families_;  // by spec
 };
 
 // Runs every loading step on a file and reports each, stopping at the first refusal. Runs no code of
-// the file before all earlier steps have passed.
-std::vector<Check> examine(const std::filesystem::path &file, const std::vector<std::filesystem::path> &whitelist = {});
+// the file before all earlier steps have passed. `sha256`: what the file is pinned to, or empty.
+std::vector<Check> examine(const std::filesystem::path &file, const std::vector<std::filesystem::path> &whitelist = {},
+                           const std::string &sha256 = {});
 
 }  // namespace opgraft

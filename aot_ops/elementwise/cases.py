@@ -18,7 +18,10 @@ def gelu(x, approximate="tanh"):
 def cast(x, dtype="float32"):
     if dtype == "bool":
         return x != 0
-    return np.trunc(x) if "int" in dtype else x
+    if "int" not in dtype or x.dtype.kind != "f":
+        return x
+    # Towards zero; beyond the range the nearest bound, NaN becomes 0.
+    return np.clip(np.where(np.isnan(x), 0.0, np.trunc(x)), float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))
 
 
 REFERENCE = {
@@ -157,6 +160,15 @@ CASES = (
     + [case("Cast", [("bool", [True, False, True])], {"dtype": u}) for u in ["float32", "float16", "int64", "bool"]]
     + [case("Cast", [("float32", [INF, -INF, NAN, 0.0])], {"dtype": u}) for u in ["float16", "bfloat16"]]
     + [case("Cast", [("float32", (0, 3))], {"dtype": "int32"})]
+    + [
+        case(
+            "Cast", [(t, [3e38, -3e38, NAN, -0.5, 2147483520.0, -2147483648.0, INF, -INF, 5.9, -5.9] * 4)], {"dtype": u}
+        )
+        for t in ["float32", "bfloat16"]
+        for u in ["int8", "int32", "int64"]
+    ]
+    + [case("Select", [("bool", [True, False] * 20), (t, (40,)), (t, (3, 1))]) for t in ["int8", "float16", "int64"]]
+    + [case("Select", [("bool", [[True], [False]]), ("int8", (1,)), ("int8", (2, 37))])]
 )
 
 REFUSED = [

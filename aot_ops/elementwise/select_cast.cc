@@ -2,6 +2,7 @@
 #include "opgraft/op.h"
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 
 #include "aot_ops/common/strided.h"
@@ -14,26 +15,122 @@
 #include "aot_ops/common/map-inl.h"
 // clang-format on
 
+#ifndef OPGRAFT_SELECT_CAST_ONCE
+#define OPGRAFT_SELECT_CAST_ONCE
+namespace opgraft {
+
+// A float becomes the integer nearest to zero; beyond the range the nearest bound, NaN becomes 0.
+template <class To, class From> To convert(From v) {
+  using F = std::conditional_t<std::is_arithmetic_v<From>, From, float>;
+  const F x = F(v);
+  if constexpr (std::is_same_v<To, bool>) return x != F(0);
+  else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<F>) {
+    if (x != x) return 0;
+    if (x < F(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
+    if (x >= -F(std::numeric_limits<To>::min())) return std::numeric_limits<To>::max();
+    return To(x);
+  } else if constexpr (std::is_integral_v<To>) return To(x);
+  else return To(float(x));
+}
+
+}  // namespace opgraft
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class From, class To> void Convert(const From *x, To *y, int64_t n) {
-  Map([](auto, auto v) HWY_ATTR { return v; }, y, n, x);
+// Where a loop is plain the compiler vectorises it for the target.
+template <class From, class To> void Convert(const void *from, void *to, int64_t n) {
+  constexpr bool kHalf = !std::is_arithmetic_v<From> || !std::is_arithmetic_v<To>;
+  constexpr bool kFloats = !std::is_integral_v<From> && !std::is_integral_v<To>;
+  const From *x = static_cast<const From *>(from);
+  To *y = static_cast<To *>(to);
+  int64_t i = 0;
+  if constexpr (kHalf && kFloats) {
+    Map([](auto, auto v) HWY_ATTR { return v; }, y, n, x);
+    return;
+  } else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, int32_t>) {
+    const hn::ScalableTag<float> d;
+    const hn::RebindToSigned<decltype(d)> di;
+    const int64_t lanes = int64_t(hn::Lanes(d));
+    for (; i + lanes <= n; i += lanes) {  // ConvertTo takes the nearest bound beyond the range
+      const auto v = hn::LoadU(d, x + i);
+      const auto nan = hn::RebindMask(di, hn::IsNaN(v));
+      hn::StoreU(hn::IfThenZeroElse(nan, hn::ConvertTo(di, v)), di, y + i);
+    }
+  }
+  for (; i < n; ++i) y[i] = convert<To>(x[i]);
 }
-void F16ToF32(const float16 *x, float *y, int64_t n) { Convert(x, y, n); }
-void BF16ToF32(const bfloat16 *x, float *y, int64_t n) { Convert(x, y, n); }
-void F32ToF16(const float *x, float16 *y, int64_t n) { Convert(x, y, n); }
-void F32ToBF16(const float *x, bfloat16 *y, int64_t n) { Convert(x, y, n); }
+template <class From> void ConvertTo(int to, const void *x, void *y, int64_t n) {
+  switch (to) {
+    case OPGRAFT_FLOAT32: return Convert<From, float>(x, y, n);
+    case OPGRAFT_FLOAT16: return Convert<From, float16>(x, y, n);
+    case OPGRAFT_BFLOAT16: return Convert<From, bfloat16>(x, y, n);
+    case OPGRAFT_INT8: return Convert<From, int8_t>(x, y, n);
+    case OPGRAFT_INT32: return Convert<From, int32_t>(x, y, n);
+    case OPGRAFT_INT64: return Convert<From, int64_t>(x, y, n);
+    default: return Convert<From, bool>(x, y, n);
+  }
+}
+void CastRow(int from, int to, const void *x, void *y, int64_t n) {
+  switch (from) {
+    case OPGRAFT_FLOAT32: return ConvertTo<float>(to, x, y, n);
+    case OPGRAFT_FLOAT16: return ConvertTo<float16>(to, x, y, n);
+    case OPGRAFT_BFLOAT16: return ConvertTo<bfloat16>(to, x, y, n);
+    case OPGRAFT_INT8: return ConvertTo<int8_t>(to, x, y, n);
+    case OPGRAFT_INT32: return ConvertTo<int32_t>(to, x, y, n);
+    case OPGRAFT_INT64: return ConvertTo<int64_t>(to, x, y, n);
+    default: return ConvertTo<bool>(to, x, y, n);
+  }
+}
+
+// Steps are 0 or 1. Both sides are read before one is taken, so that the loops need no branch.
+template <class T> void Choose(const bool *p, const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n) {
+  const T a0 = *a, b0 = *b;
+  if (sa && sb)
+    for (int64_t i = 0; i < n; ++i) {
+      const T v = a[i], w = b[i];
+      y[i] = p[i] ? v : w;
+    }
+  else if (sa)
+    for (int64_t i = 0; i < n; ++i) {
+      const T v = a[i];
+      y[i] = p[i] ? v : b0;
+    }
+  else if (sb)
+    for (int64_t i = 0; i < n; ++i) {
+      const T w = b[i];
+      y[i] = p[i] ? a0 : w;
+    }
+  else
+    for (int64_t i = 0; i < n; ++i) y[i] = p[i] ? a0 : b0;
+}
+template <class T>
+void ChooseRow(const bool *p, int64_t sp, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n) {
+  const T *a = static_cast<const T *>(va), *b = static_cast<const T *>(vb);
+  T *y = static_cast<T *>(vy);
+  if (sp) return Choose(p, a, sa, b, sb, y, n);
+  const T *from = *p ? a : b;
+  const int64_t step = *p ? sa : sb;
+  for (int64_t i = 0; i < n; ++i) y[i] = from[i * step];
+}
+void SelectRow(size_t size, const bool *p, int64_t sp, const void *a, int64_t sa, const void *b, int64_t sb, void *y,
+               int64_t n) {
+  switch (size) {
+    case 1: return ChooseRow<uint8_t>(p, sp, a, sa, b, sb, y, n);
+    case 2: return ChooseRow<uint16_t>(p, sp, a, sa, b, sb, y, n);
+    case 4: return ChooseRow<uint32_t>(p, sp, a, sa, b, sb, y, n);
+    default: return ChooseRow<uint64_t>(p, sp, a, sa, b, sb, y, n);
+  }
+}
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD(F16ToF32)
-OPGRAFT_SIMD(BF16ToF32)
-OPGRAFT_SIMD(F32ToF16)
-OPGRAFT_SIMD(F32ToBF16)
+OPGRAFT_SIMD(CastRow)
+OPGRAFT_SIMD(SelectRow)
 
 namespace {
 
@@ -44,31 +141,32 @@ void InferSelect(InferContext &c) {
   c.output(c.input(1).dtype(), c.broadcast(c.input(0).shape(), c.broadcast(c.input(1).shape(), c.input(2).shape())));
 }
 
-template <class T> void select_elements(Context &c, bool parallel) {
+void KernelSelect(Context &c) {
   const TensorView cond = c.input(0), x = c.input(1), y = c.input(2), out = c.output(0);
   const auto rows = broadcast_rows<3>(out.shape(), {cond.shape(), x.shape(), y.shape()});
-  auto body = [&](int64_t begin, int64_t end) {
+  const int64_t size = int64_t(dtype_size(x.dtype()));
+  const auto row = SelectRow_simd();
+  c.parallel_for(out.size(), 8192, [&](int64_t begin, int64_t end) {
     rows.walk(begin, end, [&](const int64_t(&at)[3], int64_t o, int64_t n) {
-      const bool *p = cond.data<bool>() + at[0];
-      const T *a = x.data<T>() + at[1], *b = y.data<T>() + at[2];
-      T *r = out.data<T>() + o;
-      for (int64_t i = 0; i < n; ++i) r[i] = p[i * rows.step[0]] ? a[i * rows.step[1]] : b[i * rows.step[2]];
+      row(size_t(size), cond.data<bool>() + at[0], rows.step[0], x.data<char>() + at[1] * size, rows.step[1],
+          y.data<char>() + at[2] * size, rows.step[2], out.data<char>() + o * size, n);
     });
-  };
-  if (parallel) c.parallel_for(out.size(), 8192, body);
-  else body(0, out.size());
+  });
 }
 
-void run_select(Context &c, bool parallel) {
-  switch (dtype_size(c.input(1).dtype())) {
-    case 1: return select_elements<uint8_t>(c, parallel);
-    case 2: return select_elements<uint16_t>(c, parallel);
-    case 4: return select_elements<uint32_t>(c, parallel);
-    default: return select_elements<uint64_t>(c, parallel);
-  }
+void ReferenceSelect(Context &c) {
+  const TensorView cond = c.input(0), x = c.input(1), y = c.input(2), out = c.output(0);
+  const auto rows = broadcast_rows<3>(out.shape(), {cond.shape(), x.shape(), y.shape()});
+  const int64_t size = int64_t(dtype_size(x.dtype()));
+  rows.walk(0, out.size(), [&](const int64_t(&at)[3], int64_t o, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      const bool first = cond.data<bool>()[at[0] + i * rows.step[0]];
+      const char *from = first ? x.data<char>() + (at[1] + i * rows.step[1]) * size
+                               : y.data<char>() + (at[2] + i * rows.step[2]) * size;
+      std::memcpy(out.data<char>() + (o + i) * size, from, size_t(size));
+    }
+  });
 }
-void KernelSelect(Context &c) { run_select(c, true); }
-void ReferenceSelect(Context &c) { run_select(c, false); }
 
 int32_t target_dtype(const Arguments &a) {
   const std::string name = a.attr_string("dtype", "float32");
@@ -87,56 +185,26 @@ void InferCast(InferContext &c) {
   c.output(target_dtype(c), c.input(0).shape());
 }
 
-// A float becomes the integer nearest to zero; beyond the range the nearest bound, NaN becomes 0.
-template <class To, class From> To convert(From v) {
-  using F = std::conditional_t<std::is_arithmetic_v<From>, From, float>;
-  const F x = F(v);
-  if constexpr (std::is_same_v<To, bool>) return x != F(0);
-  else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<F>) {
-    if (x != x) return 0;
-    if (x < F(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
-    if (x >= -F(std::numeric_limits<To>::min())) return std::numeric_limits<To>::max();
-    return To(x);
-  } else if constexpr (std::is_integral_v<To>) return To(x);
-  else return To(float(x));
-}
-
-template <class F> void with_types(Context &c, F &&f) {
-  dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.input(0).dtype(), [&](auto from) {
-    dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.output(0).dtype(),
-                                                                       [&](auto to) { f(from, to); });
-  });
-}
-
 void KernelCast(Context &c) {
-  const int64_t size = c.output(0).size();
-  with_types(c, [&](auto from, auto to) {
-    using From = decltype(from);
-    using To = decltype(to);
-    const From *x = c.input(0).data<From>();
-    To *y = c.output(0).data<To>();
-    auto each = [&](auto &&run) {
-      c.parallel_for(size, 8192, [&](int64_t b, int64_t e) { run(x + b, y + b, e - b); });
-    };
-    if constexpr (std::is_same_v<From, To>)
-      each([](const From *p, To *q, int64_t n) { std::memcpy(q, p, size_t(n) * sizeof(From)); });
-    else if constexpr (std::is_same_v<From, float16> && std::is_same_v<To, float>) each(F16ToF32_simd());
-    else if constexpr (std::is_same_v<From, bfloat16> && std::is_same_v<To, float>) each(BF16ToF32_simd());
-    else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, float16>) each(F32ToF16_simd());
-    else if constexpr (std::is_same_v<From, float> && std::is_same_v<To, bfloat16>) each(F32ToBF16_simd());
-    else
-      each([](const From *p, To *q, int64_t n) {
-        for (int64_t i = 0; i < n; ++i) q[i] = convert<To>(p[i]);
-      });
+  const int from = c.input(0).dtype(), to = c.output(0).dtype();
+  const int64_t in = int64_t(dtype_size(from)), out = int64_t(dtype_size(to));
+  const char *x = c.input(0).data<char>();
+  char *y = c.output(0).data<char>();
+  const auto row = CastRow_simd();
+  c.parallel_for(c.output(0).size(), 8192, [&](int64_t b, int64_t e) {
+    if (from == to) std::memcpy(y + b * out, x + b * in, size_t((e - b) * in));
+    else row(from, to, x + b * in, y + b * out, e - b);
   });
 }
 
 void ReferenceCast(Context &c) {
-  with_types(c, [&](auto from, auto to) {
-    using From = decltype(from);
-    using To = decltype(to);
-    for (int64_t i = 0; i < c.output(0).size(); ++i)
-      c.output(0).data<To>()[i] = convert<To>(c.input(0).data<From>()[i]);
+  dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.input(0).dtype(), [&](auto from) {
+    dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.output(0).dtype(), [&](auto to) {
+      using From = decltype(from);
+      using To = decltype(to);
+      for (int64_t i = 0; i < c.output(0).size(); ++i)
+        c.output(0).data<To>()[i] = convert<To>(c.input(0).data<From>()[i]);
+    });
   });
 }
 

@@ -8,6 +8,7 @@
 
 #include "aot_ops/common/threads.h"
 #include "bindings.h"
+#include "registry/choice.h"
 
 namespace opgraft::python {
 namespace {
@@ -156,23 +157,22 @@ Signature *find(Cache &c, PyArrayObject **arrays, int n) {
   return nullptr;
 }
 
-// Runs the kernel; a failure that wrote nothing hands over to the reference.
+// Runs the kernel; a failure that wrote nothing hands over to another implementation, then the reference.
 int run(Cache &c, opgraft_call &call, bool release) {
-  auto go = [&](int (*f)(const opgraft_call *)) {
-    if (!release) return f(&call);
+  auto go = [&](auto &&f) {
+    if (!release) return f();
     py::gil_scoped_release gil;
-    return f(&call);
+    return f();
   };
-  int status = go(c.op->native->kernel);
-  if ((status & OPGRAFT_NOTHING_WRITTEN) && c.op->native->reference) {
-    ++c.op->failures;
-    if (PyErr_WarnFormat(PyExc_RuntimeWarning, 1, "%s: the kernel failed (%s), the reference takes over",
-                         c.op->native->name, c.op->native->last_error()) < 0)
-      return -1;
-    status = go(c.op->native->reference);
-  }
-  if (status) set_status_error(status, c.op->native->last_error());
-  return status ? -1 : 0;
+  const int status = go([&] { return c.op->native->kernel(&call); });
+  if (status == OPGRAFT_OK) return 0;
+  std::vector<std::string> notes;
+  const Recovery r =
+      go([&] { return recover(*c.op, call, status, [&](const std::string &note) { notes.push_back(note); }); });
+  for (auto &note : notes)
+    if (PyErr_WarnEx(PyExc_RuntimeWarning, note.c_str(), 1) < 0) return -1;
+  if (r.status) set_status_error(r.status, r.cause.c_str());
+  return r.status ? -1 : 0;
 }
 
 PyObject *slow(PyObject *self, PyObject *args, PyObject *kwargs) {

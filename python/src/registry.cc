@@ -160,6 +160,10 @@ void bind_registry(py::module_ &m) {
       },
       py::arg("directories"));
   m.def(
+      "pin", [](const std::string &file, const std::string &sha256) { Registry::global().pin(file, sha256); },
+      py::arg("file"), py::arg("sha256"),
+      "From now on the file is loaded only if its SHA-256 is this (64 hexadecimal digits)");
+  m.def(
       "examine",
       [](const std::string &file) {
         std::vector<std::tuple<std::string, bool, std::string>> out;

@@ -1,5 +1,6 @@
 /* One operator, Probe, that is wrong in the way the macros say; see ../CMakeLists.txt. */
 #include <stdlib.h>
+#include <unistd.h>
 
 #include "opgraft/abi.h"
 
@@ -38,6 +39,12 @@ int CALLS(void);
 __attribute__((unused)) static int kernel(const opgraft_call *call) {
 #if defined(CALLS)
   return CALLS();
+#endif
+#ifdef FAILS_WITH
+  if (call) return FAILS_WITH;
+#endif
+#ifdef MICROSECONDS
+  usleep(MICROSECONDS);
 #endif
   for (int64_t i = 0; i < call->inputs[0].elements; ++i)
     ((float *)call->outputs[0].data)[i] = ((const float *)call->inputs[0].data)[i] + 1;
