@@ -76,12 +76,12 @@ need_python() {
   fi
   need_requirements requirements.txt --no-deps
   local site
-  if [ ! -e "$VENV/.opgraft" ] || [ "$(cat "$VENV/.opgraft")" != "$ROOT" ]; then
+  if [ "$(cat "$VENV/.opgraft" 2>/dev/null)" != "$ROOT -m" ]; then
     site=$("$PY" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
     printf '%s\n' "$BUILD/python" >"$site/opgraft-dev.pth"
-    printf '#!%s\nimport runpy\n\nrunpy.run_module("opgraft", run_name="__main__")\n' "$PY" >"$VENV/bin/opgraft"
+    printf '#!/bin/sh\nexec "%s" -m opgraft "$@"\n' "$PY" >"$VENV/bin/opgraft"
     chmod +x "$VENV/bin/opgraft"
-    printf '%s\n' "$ROOT" >"$VENV/.opgraft"
+    printf '%s\n' "$ROOT -m" >"$VENV/.opgraft"
   fi
 }
 need_requirements() {
