@@ -16,6 +16,10 @@ int64_t Symbols::fresh(std::string name) {
   return intern({{{int(names_.size()) - 1}, 1}});
 }
 
+void Symbols::rename(int64_t dim, std::string name) {
+  if (int i = free_index(dim); i >= 0) names_[size_t(i)] = std::move(name);
+}
+
 Symbols::Polynomial Symbols::poly(int64_t dim) const {
   if (dim >= 0) return dim == 0 ? Polynomial{} : Polynomial{{{}, dim}};
   return polys_[index(dim)];

@@ -14,6 +14,7 @@ class Symbols {
  public:
   // A new free symbol named for messages and dumps.
   int64_t fresh(std::string name);
+  void rename(int64_t dim, std::string name);  // of a free symbol
   // Id or number of a OP b for + - * / ; -1 where it cannot be told (inexact division).
   int64_t op(char op, int64_t a, int64_t b);
   // The value of `dim` when free symbol i (in order of creation) is bindings[i]; -1 if unknown.

@@ -43,7 +43,7 @@ def _grafted(net, structure, leaves):
     for program, inside in net._grafted:
         if inside == structure:
             if program.fits(leaves):
-                return program.graph
+                return _with_names(program, leaves)
             shapes = [tuple("?" if d < 0 else d for d in dims) for _, dims in program.inputs]
     if shapes is not None:
         raise ValueError(
@@ -51,6 +51,16 @@ def _grafted(net, structure, leaves):
             "substitute again with prove inputs of several sizes to keep dimensions open"
         )
     return None
+
+
+def _with_names(program, leaves):
+    """The program's graph, its open dimensions named as in the placeholders."""
+    graph = program.graph.clone()
+    for (_, dims), leaf in zip(program.inputs, leaves):
+        for d, given in zip(dims, leaf.shape):
+            if d < 0 and isinstance(given, _trace.Dim):
+                graph.rename_symbol(d, given.name)
+    return graph
 
 
 def load(file_name):

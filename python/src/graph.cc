@@ -74,6 +74,9 @@ void bind_graph(py::module_ &m) {
           py::arg("outputs"), py::arg("names") = std::vector<std::string>())
       .def(
           "symbol", [](Graph &g, const std::string &name) { return g.symbols.fresh(name); }, py::arg("name"))
+      .def(
+          "rename_symbol", [](Graph &g, int64_t dim, const std::string &name) { g.symbols.rename(dim, name); },
+          py::arg("dim"), py::arg("name"))
       .def("dim_op", [](Graph &g, const std::string &op, int64_t a, int64_t b) { return g.symbols.op(op.at(0), a, b); })
       .def("dim_text", [](const Graph &g, int64_t d) { return g.symbols.text(d); })
       .def("dtype", [](const Graph &g, ValueId v) { return g.value(v).type.dtype; })

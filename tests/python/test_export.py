@@ -104,13 +104,16 @@ def test_a_substituted_cell_keeps_its_open_dimensions(tmp_path):
     net = Gate()
     sets = [(floats(2, 6), floats(2, 6)), (floats(5, 6), floats(5, 6))]
     assert rewrite.substitute(net, prove=sets).swapped
-    row = [Tensor(shape=[None, 6], dtype=opgraft.float32)] * 2
+    row = [Tensor(shape=[opgraft.dim("rows"), 6], dtype=opgraft.float32)] * 2
+    unnamed = loaded(net, *[Tensor(shape=[None, 6], dtype=opgraft.float32)] * 2, folder=tmp_path)
     cell = loaded(net, *row, folder=tmp_path)
+    assert "x: float32(rows, 6)" in cell.graph.dump()
     assert names(cell) == ["x", "gate"]
     assert [n["grafted"] for n in cell.graph.nodes] == [True]
     for rows in (1, 9):
         given = floats(rows, 6), floats(rows, 6)
         np.testing.assert_allclose(cell(*given).asnumpy(), Gate()(*given).asnumpy(), rtol=1e-6, atol=1e-6)
+        np.testing.assert_array_equal(unnamed(*given).asnumpy(), cell(*given).asnumpy())
     with pytest.raises(ValueError, match=r"export: inputs must fit the substituted graph's shapes \[\('\?', 6\)"):
         opgraft.export(net, *[Tensor(shape=[None, None], dtype=opgraft.float32)] * 2, file_name=tmp_path / "wider")
 
