@@ -19,11 +19,13 @@ namespace opgraft::HWY_NAMESPACE {
 // log2 m = 2 / ln 2 (s + s^3 / 3 + ... + s^11 / 11) with s = (m - 1) / (m + 1); m lies in
 // [sqrt 1/2, sqrt 2), |s| <= 0.172, and the first term left out is below 2e-11. 2^f by its Taylor
 // series, |f| <= 1/2, to the 8th power: 2e-10.
-template <class DF, class VF = hn::Vec<DF>> HWY_INLINE VF PowHalf(DF df, VF m, VF e, VF y) {
+// `r` is 1 / (m + 1) to 2^-20; one step of Newton's doubles its digits and is cheaper than a division.
+template <class DF, class VF = hn::Vec<DF>> HWY_INLINE VF PowHalf(DF df, VF m, VF r, VF e, VF y) {
   const hn::Rebind<double, DF> d;
   const hn::RebindToUnsigned<decltype(d)> du;
   const auto one = hn::Set(d, 1.0), md = hn::PromoteTo(d, m);
-  const auto s = hn::Div(hn::Sub(md, one), hn::Add(md, one)), s2 = hn::Mul(s, s);
+  const auto rd = hn::PromoteTo(d, r), off = hn::NegMulAdd(hn::Add(md, one), rd, one);
+  const auto s = hn::Mul(hn::Sub(md, one), hn::MulAdd(rd, off, rd)), s2 = hn::Mul(s, s);
   auto p = hn::Set(d, 2.885390081777927 / 11);
   p = hn::MulAdd(p, s2, hn::Set(d, 2.885390081777927 / 9));
   p = hn::MulAdd(p, s2, hn::Set(d, 2.885390081777927 / 7));
@@ -59,9 +61,12 @@ template <class D, class V = hn::Vec<D>> HWY_INLINE V Pow(D d, V x, V y) {
   const auto bits = hn::BitCast(di, x);
   const auto e = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, 0x3f3504f3)));  // from sqrt 1/2 on
   const auto m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(e)));
-  const auto ef = hn::ConvertTo(d, e);
-  const auto low = PowHalf(dh, hn::LowerHalf(dh, m), hn::LowerHalf(dh, ef), hn::LowerHalf(dh, y));
-  const auto high = PowHalf(dh, hn::UpperHalf(dh, m), hn::UpperHalf(dh, ef), hn::UpperHalf(dh, y));
+  const auto ef = hn::ConvertTo(d, e), m1 = hn::Add(m, hn::Set(d, 1.0f));
+  auto r = hn::ApproximateReciprocal(m1);  // 11 bits at least
+  r = hn::Mul(r, hn::NegMulAdd(m1, r, hn::Set(d, 2.0f)));
+  const auto low = PowHalf(dh, hn::LowerHalf(dh, m), hn::LowerHalf(dh, r), hn::LowerHalf(dh, ef), hn::LowerHalf(dh, y));
+  const auto high =
+      PowHalf(dh, hn::UpperHalf(dh, m), hn::UpperHalf(dh, r), hn::UpperHalf(dh, ef), hn::UpperHalf(dh, y));
   return hn::Combine(d, high, low);
 }
 

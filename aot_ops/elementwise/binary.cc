@@ -3,6 +3,7 @@
 // single element; these four cases are the vector loops. Half types compute in float32.
 #include "opgraft/op.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "aot_ops/common/strided.h"
@@ -163,10 +164,51 @@ template <BinaryOp op> void InferBinary(InferContext &c) {
            c.broadcast(c.input(0).shape(), c.input(1).shape()));
 }
 
+constexpr int64_t kShort = 32, kBlock = 1024;
+
+// Elements [begin, end) of the output's order, from operand k of the walk.
+template <class U> void gather(const Strided<2> &rows, int k, const void *from, int64_t begin, int64_t end, void *to) {
+  const U *x = static_cast<const U *>(from);
+  U *y = static_cast<U *>(to);
+  rows.walk(begin, end, [&](const int64_t(&at)[2], int64_t out, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) y[out - begin + i] = x[at[k] + i * rows.step[k]];
+  });
+}
+
+// Rows of a few elements are too short for vectors and for a call each: what does not run along with the
+// output is first laid out as the output is, a block at a time. A block is whole rows, so that an operand
+// that is the same for each row is laid out once.
+void short_rows(Context &c, int op, const Strided<2> &rows) {
+  const TensorView y = c.output(0);
+  const int dtype = c.input(0).dtype();
+  const int64_t in = int64_t(dtype_size(dtype)), out = int64_t(dtype_size(y.dtype())),
+                block = kBlock / rows.row * rows.row;
+  const auto lay = in == 1   ? gather<uint8_t>
+                   : in == 2 ? gather<uint16_t>
+                   : in == 4 ? gather<uint32_t>
+                             : gather<uint64_t>;
+  const auto row = BinaryRow_simd();
+  c.parallel_for(y.size(), 8192, [&](int64_t begin, int64_t end) {
+    alignas(64) char laid[2][kBlock * 8];
+    for (int64_t i = begin; i < end; i += block) {
+      const int64_t n = std::min(block, end - i);
+      const char *x[2];
+      for (int k = 0; k < 2; ++k) {
+        const TensorView t = c.input(k);
+        x[k] = t.size() == y.size() ? t.data<char>() + i * in : laid[k];
+        const bool repeats = std::all_of(rows.stride[k], rows.stride[k] + rows.dims, [](int64_t s) { return s == 0; });
+        if (x[k] == laid[k] && (i == begin || !repeats)) lay(rows, k, t.raw(), i, i + n, laid[k]);
+      }
+      row(op, dtype, x[0], 1, x[1], 1, y.data<char>() + i * out, n);
+    }
+  });
+}
+
 template <BinaryOp op> void KernelBinary(Context &c) {
   const TensorView a = c.input(0), b = c.input(1), y = c.output(0);
   const auto rows = broadcast_rows<2>(y.shape(), {a.shape(), b.shape()});
   const int64_t in_size = int64_t(dtype_size(a.dtype())), out_size = int64_t(dtype_size(y.dtype()));
+  if (rows.row < kShort && rows.dims > 0 && rows.total >= 4 * kShort) return short_rows(c, op, rows);
   auto row = BinaryRow_simd();
   const int dtype = a.dtype();
   c.parallel_for(y.size(), op == kPow ? 1024 : 8192, [&](int64_t begin, int64_t end) {

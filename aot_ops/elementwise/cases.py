@@ -77,7 +77,7 @@ def gelu_bound(u, x, approximate="tanh"):
 BOUND = {"GeLU": gelu_bound}
 FLOATS = ["float32", "float16", "bfloat16"]
 # Same shape, scalar, vector along the last dimension, a number per row, both sides, several
-# dimensions, nothing, 0-d.
+# dimensions, many short rows, nothing, 0-d.
 PAIRS = [
     ((33,), (33,)),
     ((64, 37), (64, 37)),
@@ -87,6 +87,11 @@ PAIRS = [
     ((6, 70), (6, 1)),
     ((5, 1), (1, 9)),
     ((2, 3, 1, 5), (3, 4, 1)),
+    ((700, 3), (3,)),
+    ((3,), (700, 3)),
+    ((300, 1), (300, 7)),
+    ((300, 20, 20), (20, 1)),
+    ((9, 40, 1, 5), (40, 6, 1)),
     ((0, 5), (5,)),
     ((), ()),
 ]

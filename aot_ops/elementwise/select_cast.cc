@@ -84,32 +84,23 @@ void CastRow(int from, int to, const void *x, void *y, int64_t n) {
   }
 }
 
-// Steps are 0 or 1. Both sides are read before one is taken, so that the loops need no branch.
-template <class T> void Choose(const bool *p, const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n) {
+// A step is 0 or 1. By masks: a branch on random conditions would be mispredicted half the time, and the
+// compiler vectorises the loops.
+template <class T, bool kA, bool kB> void Choose(const bool *p, const T *a, const T *b, T *y, int64_t n) {
   const T a0 = *a, b0 = *b;
-  if (sa && sb)
-    for (int64_t i = 0; i < n; ++i) {
-      const T v = a[i], w = b[i];
-      y[i] = p[i] ? v : w;
-    }
-  else if (sa)
-    for (int64_t i = 0; i < n; ++i) {
-      const T v = a[i];
-      y[i] = p[i] ? v : b0;
-    }
-  else if (sb)
-    for (int64_t i = 0; i < n; ++i) {
-      const T w = b[i];
-      y[i] = p[i] ? a0 : w;
-    }
-  else
-    for (int64_t i = 0; i < n; ++i) y[i] = p[i] ? a0 : b0;
+  for (int64_t i = 0; i < n; ++i) {
+    const T v = kA ? a[i] : a0, w = kB ? b[i] : b0, mask = T(T(0) - T(p[i]));
+    y[i] = T(w ^ ((v ^ w) & mask));
+  }
 }
 template <class T>
 void ChooseRow(const bool *p, int64_t sp, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n) {
   const T *a = static_cast<const T *>(va), *b = static_cast<const T *>(vb);
   T *y = static_cast<T *>(vy);
-  if (sp) return Choose(p, a, sa, b, sb, y, n);
+  if (sp) {
+    if (sa) return sb ? Choose<T, true, true>(p, a, b, y, n) : Choose<T, true, false>(p, a, b, y, n);
+    return sb ? Choose<T, false, true>(p, a, b, y, n) : Choose<T, false, false>(p, a, b, y, n);
+  }
   const T *from = *p ? a : b;
   const int64_t step = *p ? sa : sb;
   for (int64_t i = 0; i < n; ++i) y[i] = from[i * step];

@@ -14,6 +14,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/map-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_REDUCE_ONCE
@@ -59,14 +60,12 @@ template <class Op, class T> float Fold(Op op, float start, const T *x, int64_t 
   return hn::GetLane(total);
 }
 
-// acc[i] = op(acc[i], x[i])
-template <class Op, class T> void Into(Op op, const T *x, float *acc, int64_t n) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) hn::StoreU(op(hn::LoadU(d, acc + i), LoadF32(d, x + i)), d, acc + i);
-  if (size_t rest = size_t(n - i))
-    StoreF32N(op(LoadF32N(d, acc + i, rest), LoadF32N(d, x + i, rest)), d, acc + i, rest);
+// acc[i] = op(acc[i], x[i]) for `rows` rows of x, one after another; four at a time read and write acc once.
+template <class Op, class T> void Into(Op op, const T *x, int64_t stride, int64_t rows, float *acc, int64_t n) {
+  for (; rows >= 4; rows -= 4, x += 4 * stride)
+    Map([&](auto, auto a, auto p, auto q, auto r, auto s) HWY_ATTR { return op(op(op(op(a, p), q), r), s); }, acc, n,
+        acc, x, x + stride, x + 2 * stride, x + 3 * stride);
+  for (; rows > 0; --rows, x += stride) Map([&](auto, auto a, auto p) HWY_ATTR { return op(a, p); }, acc, n, acc, x);
 }
 
 // The same on integers, which wrap: plain loops that the compiler vectorises for the target.
@@ -79,12 +78,18 @@ template <class T> T FoldWhole(MaxOf, T start, const T *x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) start = start > x[i] ? start : x[i];
   return start;
 }
-template <class T> void IntoWhole(SumOf, const T *x, T *acc, int64_t n) {
-  using U = std::make_unsigned_t<T>;
-  for (int64_t i = 0; i < n; ++i) acc[i] = T(U(acc[i]) + U(x[i]));
-}
-template <class T> void IntoWhole(MaxOf, const T *x, T *acc, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) acc[i] = acc[i] > x[i] ? acc[i] : x[i];
+struct WholeSum {
+  template <class T> T operator()(T a, T b) const { return T(std::make_unsigned_t<T>(a) + std::make_unsigned_t<T>(b)); }
+};
+struct WholeMax {
+  template <class T> T operator()(T a, T b) const { return a > b ? a : b; }
+};
+template <class Op, class T> void IntoWhole(Op op, const T *x, int64_t stride, int64_t rows, T *acc, int64_t n) {
+  for (; rows >= 4; rows -= 4, x += 4 * stride)
+    for (int64_t i = 0; i < n; ++i)
+      acc[i] = op(op(acc[i], x[i]), op(op(x[i + stride], x[i + 2 * stride]), x[i + 3 * stride]));
+  for (; rows > 0; --rows, x += stride)
+    for (int64_t i = 0; i < n; ++i) acc[i] = op(acc[i], x[i]);
 }
 
 template <class Op, class T> void FoldOf(Op op, const void *from, int64_t n, void *result) {
@@ -94,19 +99,17 @@ template <class Op, class T> void FoldOf(Op op, const void *from, int64_t n, voi
   if constexpr (std::is_integral_v<T>) *static_cast<A *>(result) = FoldWhole(op, start, x, n);
   else *static_cast<A *>(result) = Fold(op, start, x, n);
 }
-template <class Op, class T> void IntoOf(Op op, const void *from, void *to, int64_t n) {
-  const T *x = static_cast<const T *>(from);
-  auto *acc = static_cast<Accumulator<T> *>(to);
-  if constexpr (std::is_integral_v<T>) IntoWhole(op, x, acc, n);
-  else Into(op, x, acc, n);
-}
 template <class T> void FoldOf(bool max, const void *x, int64_t n, void *result) {
   max ? FoldOf<MaxOf, T>(MaxOf(), x, n, result) : FoldOf<SumOf, T>(SumOf(), x, n, result);
 }
-template <class T> void IntoOf(bool max, const void *x, void *acc, int64_t n) {
-  max ? IntoOf<MaxOf, T>(MaxOf(), x, acc, n) : IntoOf<SumOf, T>(SumOf(), x, acc, n);
+template <class T> void IntoOf(bool max, const void *from, int64_t stride, int64_t rows, void *to, int64_t n) {
+  const T *x = static_cast<const T *>(from);
+  auto *acc = static_cast<Accumulator<T> *>(to);
+  if constexpr (std::is_integral_v<T>)
+    max ? IntoWhole(WholeMax(), x, stride, rows, acc, n) : IntoWhole(WholeSum(), x, stride, rows, acc, n);
+  else max ? Into(MaxOf(), x, stride, rows, acc, n) : Into(SumOf(), x, stride, rows, acc, n);
 }
-// Folds n elements into one accumulator, or adds them to n accumulators.
+// Folds n elements into one accumulator, or `rows` rows, `stride` apart, into n accumulators.
 void FoldRow(int dtype, bool max, const void *x, int64_t n, void *result) {
   switch (dtype) {
     case OPGRAFT_FLOAT32: return FoldOf<float>(max, x, n, result);
@@ -116,13 +119,13 @@ void FoldRow(int dtype, bool max, const void *x, int64_t n, void *result) {
     default: return FoldOf<int64_t>(max, x, n, result);
   }
 }
-void IntoRow(int dtype, bool max, const void *x, void *acc, int64_t n) {
+void IntoRow(int dtype, bool max, const void *x, int64_t stride, int64_t rows, void *acc, int64_t n) {
   switch (dtype) {
-    case OPGRAFT_FLOAT32: return IntoOf<float>(max, x, acc, n);
-    case OPGRAFT_FLOAT16: return IntoOf<float16>(max, x, acc, n);
-    case OPGRAFT_BFLOAT16: return IntoOf<bfloat16>(max, x, acc, n);
-    case OPGRAFT_INT32: return IntoOf<int32_t>(max, x, acc, n);
-    default: return IntoOf<int64_t>(max, x, acc, n);
+    case OPGRAFT_FLOAT32: return IntoOf<float>(max, x, stride, rows, acc, n);
+    case OPGRAFT_FLOAT16: return IntoOf<float16>(max, x, stride, rows, acc, n);
+    case OPGRAFT_BFLOAT16: return IntoOf<bfloat16>(max, x, stride, rows, acc, n);
+    case OPGRAFT_INT32: return IntoOf<int32_t>(max, x, stride, rows, acc, n);
+    default: return IntoOf<int64_t>(max, x, stride, rows, acc, n);
   }
 }
 
@@ -183,7 +186,8 @@ struct Walks {
   }
 };
 
-// The last dimension is kept: rows are added to rows of accumulators.
+// The last dimension is kept: rows are added to rows of accumulators. Few outputs of many rows each are cut
+// into parts of the rows, which depend on the shape alone, as in reduce_rows.
 template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w) {
   using A = Accumulator<T>;
   const T *x = c.input(0).data<T>();
@@ -191,20 +195,36 @@ template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w
   const int dtype = c.input(0).dtype();
   const int64_t count = w.reduced.total;
   auto into = IntoRow_simd();
-  constexpr int64_t kBlock = 256;
+  constexpr A start = op == kMax ? kLeast<A> : A(0);
+  auto add = [&](int64_t at, int64_t begin, int64_t end, A *acc, int64_t m) {
+    w.reduced.walk(begin, end, [&](const int64_t(&from)[1], int64_t, int64_t rows) {
+      into(dtype, op == kMax, x + at + from[0], w.reduced.step[0], rows, acc, m);
+    });
+  };
+  auto store = [&](const A *acc, int64_t out, int64_t m) {
+    for (int64_t i = 0; i < m; ++i) y[out + i] = op == kMean ? T(float(double(acc[i]) / double(count))) : T(acc[i]);
+  };
+  constexpr int64_t kBlock = 1024, kNarrow = 128, kParts = 16, kLeastPart = 32768;
+  const int64_t n = w.kept.total;
+  if (n <= kNarrow && w.kept.dims == 0 && n * count >= 2 * kLeastPart) {
+    const int64_t parts = std::min(kParts, n * count / kLeastPart), length = (count + parts - 1) / parts;
+    A acc[kParts * kNarrow];
+    std::fill_n(acc, parts * n, start);
+    c.parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) add(0, p * length, std::min(count, (p + 1) * length), acc + p * n, n);
+    });
+    into(DtypeOf<A>::value, op == kMax, acc + n, n, parts - 1, acc, n);
+    return store(acc, 0, n);
+  }
   const int64_t grain = std::max<int64_t>(16, 8192 / std::max<int64_t>(count, 1));
-  c.parallel_for(w.kept.total, grain, [&](int64_t begin, int64_t end) {
+  c.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
     A acc[kBlock];
-    w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
-      for (int64_t b = 0; b < n; b += kBlock) {
-        const int64_t m = std::min(kBlock, n - b);
-        std::fill_n(acc, m, op == kMax ? kLeast<A> : A(0));
-        w.reduced.walk(0, count, [&](const int64_t(&from)[1], int64_t, int64_t rows) {
-          for (int64_t r = 0; r < rows; ++r)
-            into(dtype, op == kMax, x + at[0] + b + from[0] + r * w.reduced.step[0], acc, m);
-        });
-        for (int64_t i = 0; i < m; ++i)
-          y[out + b + i] = op == kMean ? T(float(double(acc[i]) / double(count))) : T(acc[i]);
+    w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t length) {
+      for (int64_t b = 0; b < length; b += kBlock) {
+        const int64_t m = std::min(kBlock, length - b);
+        std::fill_n(acc, m, start);
+        add(at[0] + b, 0, count, acc, m);
+        store(acc, out + b, m);
       }
     });
   });
