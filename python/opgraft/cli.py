@@ -5,13 +5,13 @@ import json
 import pathlib
 import sys
 import time
-import zipfile
 
 import numpy as np
 
 from . import __version__, _core, load, rewrite
 from . import dtype as dt
 from .proof import Report
+from .serialization import read_numpy
 
 
 def _print_json(value):
@@ -59,10 +59,10 @@ def _doctor(args):
 
 
 def _array(what, array, graph, value):
-    """The array as the model's input; NumPy stores bfloat16 as two plain bytes."""
+    """The array, if the model's input takes it."""
+    if isinstance(array, dict):
+        raise ValueError(f"{what}: must be an .npy file with one array, got an .npz file")
     wanted, dims = dt.from_id(graph.dtype(value)), graph.dims(value)
-    if array.dtype == np.dtype("V2") and wanted == dt.bfloat16:
-        array = array.view(dt.bfloat16)
     if array.dtype != wanted:
         raise TypeError(f"{what}: dtype must be {dt.name(wanted)}, got {array.dtype}")
     if graph.ranked(value) and (
@@ -73,22 +73,11 @@ def _array(what, array, graph, value):
     return array
 
 
-def _read(what, file):
-    """np.load, with an error that names the file."""
-    try:
-        found = np.load(file, allow_pickle=False)
-        return dict(found) if isinstance(found, np.lib.npyio.NpzFile) else found
-    except FileNotFoundError:
-        raise FileNotFoundError(f"{what} {file}: no such file") from None
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile) as e:
-        raise ValueError(f"{what} {file}: is no readable NumPy file: {e}") from None
-
-
 def _proof_inputs(graph, files):
     names = [graph.value_name(v) for v in graph.inputs]
     sets = []
     for file in files:
-        arrays = _read("--prove", file)
+        arrays = read_numpy("--prove", file)
         if not isinstance(arrays, dict):
             raise ValueError(f"--prove {file}: must be an .npz file with arrays {', '.join(names)}, got one array")
         if set(arrays) != set(names):
@@ -160,7 +149,7 @@ def _infer_inputs(graph, pairs):
     for name in names:
         if name not in given:
             raise _Usage(f"input '{name}' is missing: --input {name}=FILE")
-    return [_array(f"--input {n}", _read("--input", given[n]), graph, v) for n, v in zip(names, graph.inputs)]
+    return [_array(f"--input {n}", read_numpy("--input", given[n]), graph, v) for n, v in zip(names, graph.inputs)]
 
 
 def _file_names(names):

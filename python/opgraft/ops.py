@@ -1,6 +1,7 @@
 """Primitives by MindSpore's names, as functions; and ops.Custom, an operator from a shared object."""
 
 import functools
+from typing import TYPE_CHECKING, Any
 
 from . import dtype as dt
 from .custom import Custom, CustomRegOp, DataType
@@ -12,6 +13,11 @@ from .primitive import tensor as _tensor
 from .tensor import Tensor
 
 __all__ = ["Custom", "CustomRegOp", "DataType", "primitive"]
+
+
+if TYPE_CHECKING:  # made from tables below
+
+    def __getattr__(name: str) -> Any: ...
 
 
 def _export(f):

@@ -1,11 +1,14 @@
 """Models and weights in files."""
 
 import pathlib
+import zipfile
+import zlib
 
 import numpy as np
 
 from . import _core
 from . import trace as _trace
+from .dtype import bfloat16
 from .tensor import Parameter, Tensor
 
 
@@ -70,18 +73,37 @@ def load(file_name):
     return _core.read_mindir(str(file_name))
 
 
+def read_numpy(what, file):
+    """The array of an .npy file, or a dict of those of an .npz file; errors begin with `what`."""
+    try:
+        found = np.load(file, allow_pickle=False)
+        arrays = dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {None: found}
+    except FileNotFoundError:
+        raise FileNotFoundError(f"{what} {file}: no such file") from None
+    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as e:
+        raise ValueError(f"{what} {file}: is no readable NumPy file: {e}") from None
+    # NumPy writes bfloat16 as two plain bytes.
+    arrays = {k: a.view(bfloat16) if a.dtype == np.dtype("V2") else a for k, a in arrays.items()}
+    return arrays[None] if None in arrays else arrays
+
+
 def load_checkpoint(file_name) -> dict:
     """Parameters by name from a .safetensors or .npz file."""
     path = pathlib.Path(file_name)
-    if not path.exists():
-        raise FileNotFoundError(f"{path}: no such file")
     if path.suffix == ".safetensors":
+        if not path.is_file():
+            raise FileNotFoundError(f"load_checkpoint: {path}: no such file")
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
-        arrays = load_file(str(path))
+        try:
+            arrays = load_file(str(path))
+        except SafetensorError as e:
+            raise ValueError(f"load_checkpoint: {path} is no readable safetensors file: {e}") from None
     elif path.suffix == ".npz":
-        with np.load(path, allow_pickle=False) as f:
-            arrays = {k: f[k] for k in f.files}
+        arrays = read_numpy("load_checkpoint:", path)
+        if not isinstance(arrays, dict):
+            raise ValueError(f"load_checkpoint: {path} must hold arrays by name, got one array")
     else:
         raise ValueError(f"load_checkpoint: {path} must end in .safetensors or .npz")
     return {k: Parameter(v, k) for k, v in arrays.items()}
@@ -90,7 +112,7 @@ def load_checkpoint(file_name) -> dict:
 def save_checkpoint(net, file_name):
     """Writes a Cell's parameters, or a dict of arrays, to .safetensors or .npz."""
     values = net if isinstance(net, dict) else net.parameters_dict()
-    arrays = {k: np.ascontiguousarray(v.asnumpy() if isinstance(v, Tensor) else v) for k, v in values.items()}
+    arrays = {k: np.asarray(v.asnumpy() if isinstance(v, Tensor) else v, order="C") for k, v in values.items()}
     suffix = pathlib.Path(file_name).suffix
     if suffix == ".safetensors":
         from safetensors.numpy import save_file

@@ -41,7 +41,19 @@ def test_ls():
     assert "Mul(SiLU(gate), x)" in swiglu["replaces"]
 
 
-CHECKS = ["file", "whitelist", "elf", "abi", "manifest", "symbols", "dependencies", "dlopen", "descriptor", "score"]
+CHECKS = [
+    "file",
+    "whitelist",
+    "elf",
+    "digest",
+    "abi",
+    "manifest",
+    "symbols",
+    "dependencies",
+    "dlopen",
+    "descriptor",
+    "score",
+]
 
 
 def test_doctor_shows_every_check():

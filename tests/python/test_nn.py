@@ -1,0 +1,159 @@
+"""Cells: what each computes, against NumPy, how they hold together, and loading their parameters."""
+
+import math
+
+import ml_dtypes
+import numpy as np
+import opgraft
+import pytest
+from opgraft import Parameter, Tensor, nn, ops
+
+MODES = pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@MODES
+def test_what_cells_compute(mode):
+    opgraft.set_context(mode=mode)
+    x = normal(3, 8)
+    dense, norm, table = nn.Dense(8, 4), nn.LayerNorm(8, epsilon=1e-5), nn.Embedding(10, 4)
+    dense.bias.set_data(normal(4))
+    norm.gamma.set_data(normal(8))
+    norm.beta.set_data(normal(8, seed=1))
+    w, b = dense.weight.asnumpy(), dense.bias.asnumpy()
+    erf = np.vectorize(math.erf)
+    normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
+    for cell, want in [
+        (dense, x @ w.T + b), (norm, normed * norm.gamma.asnumpy() + norm.beta.asnumpy()),
+        (nn.GELU(False), x * 0.5 * (1 + erf(x / math.sqrt(2)))),
+        (nn.GELU(), 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
+        (nn.SiLU(), x / (1 + np.exp(-x))), (nn.ReLU(), np.maximum(x, 0)),
+    ]:  # fmt: skip
+        np.testing.assert_allclose(cell(x).asnumpy(), want, rtol=1e-5, atol=1e-5)
+    np.testing.assert_array_equal(table(np.array([[3, 0]])).asnumpy(), table.embedding_table.asnumpy()[[[3, 0]]])
+    three = normal(2, 3, 8)
+    np.testing.assert_allclose(dense(three).asnumpy(), three @ w.T + b, rtol=1e-5, atol=1e-5)
+    assert nn.Dense(8, 4, has_bias=False, activation="relu")(x).asnumpy().min() >= 0
+
+
+@MODES
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16, np.int64])
+def test_dropout_is_the_identity(mode, dtype):
+    opgraft.set_context(mode=mode)
+    x = normal(3, 4).astype(dtype)
+    for cell in (nn.Dropout(), nn.Dropout(keep_prob=0.1), nn.Dropout(p=0.9)):
+        got = cell(x)
+        assert got.dtype == dtype
+        np.testing.assert_array_equal(got.asnumpy(), x)
+    eager = Tensor(x)
+    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
+    assert nn.Dropout()(eager).asnumpy().ctypes.data == x.ctypes.data
+
+
+def test_cell_list():
+    cells = nn.CellList([nn.Dense(4, 4), nn.ReLU()])
+    cells.append(nn.Dense(4, 2)).extend([nn.SiLU()])
+    assert len(cells) == 4 and isinstance(cells[1], nn.ReLU) and cells[-1] is cells[3]
+    assert [type(c) for c in cells[1:3]] == [nn.ReLU, nn.Dense] and isinstance(cells[1:3], nn.CellList)
+    cells[1] = nn.GELU()
+    assert [type(c).__name__ for c in cells] == ["Dense", "GELU", "Dense", "SiLU"]
+    assert list(cells.parameters_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
+    with pytest.raises(IndexError):
+        cells[7]
+    with pytest.raises(NotImplementedError, match="CellList: construct must be defined"):
+        cells(normal(2, 4))
+
+
+@MODES
+def test_a_replaced_cell_keeps_its_place(mode):
+    opgraft.set_context(mode=mode)
+    net, x = nn.SequentialCell(nn.ReLU(), nn.Dense(4, 4), nn.ReLU()), normal(2, 4)
+    net(x)
+    net[0] = nn.Dropout()
+    dense = net[1]
+    want = np.maximum(x @ dense.weight.asnumpy().T, 0)
+    np.testing.assert_allclose(net(x).asnumpy(), want, rtol=1e-5, atol=1e-6)
+    dense.weight = Parameter(np.eye(4, dtype=np.float32))
+    np.testing.assert_allclose(net(x).asnumpy(), np.maximum(x, 0), rtol=1e-6)
+    assert list(net.parameters_dict()) == ["1.weight", "1.bias"]
+
+
+@MODES
+def test_a_loaded_graph_inside_a_cell(mode, tmp_path):
+    inner = nn.SequentialCell(nn.Dense(4, 8), nn.SiLU())
+    file = opgraft.export(inner, Tensor(shape=[None, 4], dtype=opgraft.float32), file_name=tmp_path / "inner")
+
+    class Outer(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.GraphCell(opgraft.load(file))
+
+        def construct(self, x):
+            return self.inner(ops.tanh(x)) + 1
+
+    opgraft.set_context(mode=mode)
+    net = Outer()
+    for n in (2, 3, 5):
+        x = normal(n, 4)
+        np.testing.assert_allclose(net(x).asnumpy(), inner(np.tanh(x)).asnumpy() + 1, rtol=1e-5, atol=1e-6)
+    if mode == opgraft.GRAPH_MODE:
+        with pytest.raises(TypeError, match="dtype must be float32, got float16"):
+            net(normal(2, 4).astype(np.float16))
+
+
+@pytest.mark.parametrize("suffix", [".npz", ".safetensors"])
+def test_parameters_in_files(tmp_path, suffix):
+    if suffix == ".safetensors":
+        pytest.importorskip("safetensors")
+
+    class Net(nn.Cell):
+        def __init__(self, seed):
+            super().__init__()
+            self.dense = nn.Dense(3, 2)
+            self.dense.weight.set_data(normal(2, 3, seed=seed))
+            self.scale = Parameter(np.full(4, seed + 1.5, ml_dtypes.bfloat16))
+            self.half = Parameter(normal(2, seed=seed).astype(np.float16))
+            self.count = Parameter(np.array(seed, np.int64))
+
+        def construct(self, x):
+            return self.dense(x)
+
+    file = tmp_path / f"net{suffix}"
+    net, other = Net(1), Net(2)
+    net.save_parameters(file)
+    assert other.load_parameters(file) == []
+    for name, p in net.parameters_dict().items():
+        q = other.parameters_dict()[name]
+        assert q.dtype == p.dtype and q.shape == p.shape
+        np.testing.assert_array_equal(q.asnumpy(), p.asnumpy())
+    np.testing.assert_array_equal(other(normal(2, 3)).asnumpy(), net(normal(2, 3)).asnumpy())
+    found = opgraft.load_checkpoint(file)
+    assert found.keys() == net.parameters_dict().keys() and found["scale"].dtype == opgraft.bfloat16
+    missing, unused = opgraft.load_param_into_net(nn.Dense(3, 2), found)
+    assert missing == ["weight", "bias"] and set(unused) == set(found)
+    renamed = nn.Dense(3, 2)
+    assert set(renamed.load_parameters(file, rename=lambda n: f"dense.{n}")) == {"scale", "half", "count"}
+    np.testing.assert_array_equal(renamed.weight.asnumpy(), net.dense.weight.asnumpy())
+    with pytest.raises(ValueError, match="load_parameters: extra is not in the source"):
+        wider = Net(3)
+        wider.extra = Parameter(np.ones(1, np.float32))
+        wider.load_parameters(file)
+    with pytest.raises(ValueError, match=r"Parameter weight: shape must be \(2, 4\), got \(2, 3\)"):
+        nn.Dense(4, 2).load_parameters(file, rename=lambda n: f"dense.{n}")
+
+
+def test_files_that_are_no_parameters(tmp_path):
+    with pytest.raises(FileNotFoundError, match="none.npz: no such file"):
+        opgraft.load_checkpoint(tmp_path / "none.npz")
+    (tmp_path / "a.bin").write_bytes(b"x")
+    with pytest.raises(ValueError, match="must end in .safetensors or .npz"):
+        opgraft.load_checkpoint(tmp_path / "a.bin")
+    with pytest.raises(ValueError, match="must end in .safetensors or .npz"):
+        opgraft.save_checkpoint(nn.Dense(2, 2), tmp_path / "a.bin")
+    for name in ("bad.npz", "bad.safetensors"):
+        (tmp_path / name).write_bytes(b"nothing of the kind")
+        with pytest.raises(ValueError, match=name):
+            opgraft.load_checkpoint(tmp_path / name)
