@@ -12,7 +12,7 @@ mkdir -p "$1"
 build=$(cd "$1" && pwd)
 cmake=${CMAKE:-cmake}
 export OPGRAFT_OPS_PATH
-OPGRAFT_OPS_PATH=$(cd "$2" && pwd)
+OPGRAFT_OPS_PATH=$(cd "$2" && pwd):$build/functions # where models may load functions from
 
 "$cmake" -S "$here" -B "$build" -G Ninja -DCMAKE_C_COMPILER=clang -DCMAKE_CXX_COMPILER=clang++ \
   -DOPGRAFT_YAML_CPP_SOURCE="${3:-}"

@@ -313,6 +313,17 @@ def mindir():
         ),
     )
     # Custom
+    custom_attributes = {
+        "bool": [(3, 1), (16, A_BOOL)],
+        "int": [(3, 3), (16, A_INT64)],
+        "float": [(2, 0.5), (16, A_FLOAT)],
+        "text": [(5, "text"), (16, A_STRING)],
+        "ints": [(10, varint(1) + varint(2)), (16, A_INT64)],
+        "floats": [(8, floats(1, 2)), (16, A_FLOAT)],
+        "texts": [(11, "a"), (11, "b"), (16, A_STRING)],
+        "rows": [(17, many(A_TUPLE, integer(1))), (16, A_TUPLE)],
+        "real_rows": [(17, many(A_TUPLE, real(1))), (16, A_TUPLE)],
+    }
     fallback = model(
         [node("SiLU", ["g"], "s"), node("Mul", ["s", "a"], "y")], ["y"], [value("a", (2, 3)), value("g", (2, 3))]
     )
@@ -334,6 +345,27 @@ def mindir():
         primitive = message((1, "c"), (2, "Custom"), *((3, f) for f in fields))
         calls = [node("REF::c", ["x", "x"], "z"), node("REF::c", ["z", "x"], "y")]
         yield f"custom_{what}", one(*calls, primitives=[primitive])
+    # Functions: of a file that is allowed (function.so, which run.sh builds), and of others.
+    every = [
+        *(message((1, f"a_{what}"), *((k, v) for k, v in fields)) for what, fields in custom_attributes.items()),
+        attribute("out_shape", A_STRING, (5, "2,?")),
+    ]
+    outputs = [attribute("shape", A_TENSORS, (12, tensor((2, -1))), (12, tensor((3,), F16)))]
+    typed = [many(A_TUPLE, attribute("", A_TENSORS, (12, tensor((-2,)))), name="shape")]
+    for what, (func, kind, stated) in {
+        "": ("function.so:Copy", "aot", outputs),
+        "_elsewhere": ("/nowhere/function.so:Copy", "aot", outputs),
+        "_unranked": ("function.so:Copy", "aot", typed),
+        "_silent": ("function.so:Copy", "aot", []),
+        "_type": ("function.so:Copy", "akg", outputs),
+        "_missing": ("function.so:Absent", "aot", outputs),
+        "_native": ("/nowhere/swiglu.so:SwiGLU", "aot", outputs),
+        "_outside": ("/bin/true:main", "aot", outputs),
+    }.items():
+        fields = [attribute("func_name", A_STRING, (5, func)), attribute("func_type", A_STRING, (5, kind)), *every]
+        primitive = message((1, "c"), (2, "Custom"), *((3, f) for f in fields))
+        calls = [node("REF::c", ["x"], "t", *stated), constant("i", integer(0)), node("TupleGetItem", ["t", "i"], "y")]
+        yield f"function{what}", one(*calls, primitives=[primitive])
     nested = model([], ["x"], [X])
     for _ in range(6):
         nested = one(
