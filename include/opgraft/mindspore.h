@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <string>
 #include <vector>
 
@@ -57,21 +58,33 @@ template <class R> R get(AotExtra *extra, Slot slot, const char *name) {
 
 inline bool has_attr(AotExtra *extra, const char *name) { return extra && get<bool>(extra, kHasAttr, name); }
 
-// The string result under either ABI: the old one writes one word, the new one four.
+// The string result under either ABI: the old one writes one word, the new one four. So the memory it
+// is returned into is marked before, by stores that the compiler must not take for dead.
 inline std::string get_string(AotExtra *extra, const char *name) {
   struct Result {
     uint64_t w[4];
-    Result() : w{0, ~0ull, ~0ull, ~0ull} {}
     Result(const Result &) = delete;
     ~Result() {}  // not trivial: returned through a pointer
   };
+  constexpr uint64_t kMark = ~0ull;  // neither a length nor part of an address
+  alignas(Result) unsigned char room[sizeof(Result)];
+  auto *words = reinterpret_cast<volatile uint64_t *>(room);
+  for (int i = 0; i < 4; ++i) words[i] = kMark;
   Name n(name);
-  Result r = reinterpret_cast<Result (*)(AotExtra *, void *)>(extra->vtable[kString])(extra, n.get());
-  auto *chars = reinterpret_cast<const char *>(r.w[0]);
-  bool new_abi = r.w[1] != ~0ull;
-  std::string s(chars, new_abi ? r.w[1] : reinterpret_cast<const uint64_t *>(chars)[-3]);
-  if (new_abi && chars != reinterpret_cast<const char *>(&r.w[2])) ::operator delete(const_cast<char *>(chars));
-  return s;  // an old-ABI result keeps its one reference: its heap belongs to the host
+  ::new (static_cast<void *>(room))
+      Result(reinterpret_cast<Result (*)(AotExtra *, void *)>(extra->vtable[kString])(extra, n.get()));
+  auto *chars = reinterpret_cast<const char *>(words[0]);
+  const bool new_abi = words[1] != kMark;
+  const uint64_t length = new_abi ? words[1] : reinterpret_cast<const uint64_t *>(chars)[-3];
+  std::string s(chars, length);
+  // What std::string's destructor would do: free a long new one, give up a share of an old one, whose empty
+  // strings all share a static block.
+  if (new_abi && chars != reinterpret_cast<const char *>(room + 16)) ::operator delete(const_cast<char *>(chars));
+  if (!new_abi && length) {
+    auto *others = reinterpret_cast<int *>(const_cast<char *>(chars) - 8);
+    if (__atomic_fetch_sub(others, 1, __ATOMIC_ACQ_REL) <= 0) ::operator delete(const_cast<char *>(chars) - 24);
+  }
+  return s;
 }
 
 }  // namespace opgraft::mindspore
