@@ -6,7 +6,7 @@
 namespace opgraft {
 
 constexpr int64_t kQueries = 24;   // two AVX-512 register tiles
-constexpr int64_t kDirect = 4;     // up to so many queries packing costs more than it saves
+constexpr int64_t kDirect = 2;     // up to so many queries packing costs more than it saves
 constexpr int64_t kKeys = 256;     // a tile of scores is 24 KiB: half of L1
 constexpr int64_t kMostDim = 512;  // head dimension that the tiles on the stack have room for
 

@@ -84,14 +84,23 @@ void CastRow(int from, int to, const void *x, void *y, int64_t n) {
   }
 }
 
-// A step is 0 or 1. By masks: a branch on random conditions would be mispredicted half the time, and the
-// compiler vectorises the loops.
+// The elements of p as a mask of T's lanes.
+template <class D> HWY_INLINE auto Truth(D d, const bool *p) {
+  const auto bytes = hn::LoadU(hn::Rebind<uint8_t, D>(), reinterpret_cast<const uint8_t *>(p));
+  if constexpr (sizeof(hn::TFromD<D>) == 1) return hn::Ne(bytes, hn::Zero(d));
+  else if constexpr (sizeof(hn::TFromD<D>) == 8)
+    return hn::Ne(hn::PromoteTo(d, hn::PromoteTo(hn::Rebind<uint32_t, D>(), bytes)), hn::Zero(d));
+  else return hn::Ne(hn::PromoteTo(d, bytes), hn::Zero(d));
+}
+// Without branches, which random conditions would mispredict half the time. kA, kB: a row, not one element.
 template <class T, bool kA, bool kB> void Choose(const bool *p, const T *a, const T *b, T *y, int64_t n) {
-  const T a0 = *a, b0 = *b;
-  for (int64_t i = 0; i < n; ++i) {
-    const T v = kA ? a[i] : a0, w = kB ? b[i] : b0, mask = T(T(0) - T(p[i]));
-    y[i] = T(w ^ ((v ^ w) & mask));
-  }
+  const hn::ScalableTag<T> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto a0 = hn::Set(d, *a), b0 = hn::Set(d, *b);
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes)
+    hn::StoreU(hn::IfThenElse(Truth(d, p + i), kA ? hn::LoadU(d, a + i) : a0, kB ? hn::LoadU(d, b + i) : b0), d, y + i);
+  for (; i < n; ++i) y[i] = p[i] ? a[kA ? i : 0] : b[kB ? i : 0];
 }
 template <class T>
 void ChooseRow(const bool *p, int64_t sp, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n) {
