@@ -7,6 +7,8 @@
 #include <cmath>
 #include <cstdint>
 #include <cstring>
+#include <limits>
+#include <ostream>
 #include <random>
 #include <string>
 #include <vector>
@@ -34,6 +36,7 @@ struct SimdFunctions {
   size_t (*add_u8)(bool vnni, const uint8_t *, const int8_t *, int32_t *acc);
   size_t (*add_i8)(bool vnni, const int8_t *, const int8_t *, int32_t *acc);
 };
+inline void PrintTo(const SimdFunctions &f, std::ostream *out) { *out << f.name; }
 }  // namespace opgraft
 #endif
 
