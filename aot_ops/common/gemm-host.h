@@ -10,29 +10,17 @@
 namespace opgraft {
 OPGRAFT_SIMD(PanelWidth)
 OPGRAFT_SIMD(TileRows)
-OPGRAFT_SIMD(GemmPanelF32)
-OPGRAFT_SIMD(GemmPanelF16)
-OPGRAFT_SIMD(GemmPanelBF16)
-OPGRAFT_SIMD(PackF32)
-OPGRAFT_SIMD(PackF16)
-OPGRAFT_SIMD(PackBF16)
-OPGRAFT_SIMD(WidenF32)
-OPGRAFT_SIMD(WidenF16)
-OPGRAFT_SIMD(WidenBF16)
+OPGRAFT_SIMD_FLOATS(GemmPanel)
+OPGRAFT_SIMD_FLOATS(Pack)
+OPGRAFT_SIMD_FLOATS(Widen)
 
 // The functions of one storage type.
 struct GemmKernels {
-  decltype(GemmPanelF32_simd()) gemm;
-  decltype(PackF32_simd()) pack;
-  decltype(WidenF32_simd()) widen;
+  decltype(GemmPanel_simd(0)) gemm;
+  decltype(Pack_simd(0)) pack;
+  decltype(Widen_simd(0)) widen;
 };
-inline GemmKernels gemm_kernels(int32_t dtype) {
-  switch (dtype) {
-    case OPGRAFT_FLOAT16: return {GemmPanelF16_simd(), PackF16_simd(), WidenF16_simd()};
-    case OPGRAFT_BFLOAT16: return {GemmPanelBF16_simd(), PackBF16_simd(), WidenBF16_simd()};
-    default: return {GemmPanelF32_simd(), PackF32_simd(), WidenF32_simd()};
-  }
-}
+inline GemmKernels gemm_kernels(int32_t dtype) { return {GemmPanel_simd(dtype), Pack_simd(dtype), Widen_simd(dtype)}; }
 
 inline int64_t panel_count(int64_t n) { return (n + PanelWidth_simd()() - 1) / PanelWidth_simd()(); }
 // Floats of packed B[k, n].

@@ -177,9 +177,6 @@ template <class T> void GemmPanel(const GemmTile &g, int64_t panel, int64_t m0, 
     row += rows;
   }
 }
-void GemmPanelF32(const GemmTile &g, int64_t panel, int64_t m0, int64_t m1) { GemmPanel<float>(g, panel, m0, m1); }
-void GemmPanelF16(const GemmTile &g, int64_t panel, int64_t m0, int64_t m1) { GemmPanel<float16>(g, panel, m0, m1); }
-void GemmPanelBF16(const GemmTile &g, int64_t panel, int64_t m0, int64_t m1) { GemmPanel<bfloat16>(g, panel, m0, m1); }
 
 // dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1,
 // 4 x 4 transposes where step is 1.
@@ -226,29 +223,11 @@ template <class T> void Pack(const MatrixRef &b, int64_t k, int64_t n, int64_t p
       for (int64_t j = width; j < kPanel; ++j) panel[i * kPanel + j] = 0.0f;
   }
 }
-void PackF32(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) {
-  Pack<float>(b, k, n, p0, p1, dst);
-}
-void PackF16(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) {
-  Pack<float16>(b, k, n, p0, p1, dst);
-}
-void PackBF16(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, float *dst) {
-  Pack<bfloat16>(b, k, n, p0, p1, dst);
-}
 
 // Rows [m0, m1) of A[m, k] as float32 rows `ld` apart; dst is the whole copy.
 template <class T> void Widen(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
   Gather(static_cast<const T *>(a.data) + m0 * a.row_stride, a.row_stride, a.column_stride, m1 - m0, k, dst + m0 * ld,
          ld);
-}
-void WidenF32(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
-  Widen<float>(a, k, m0, m1, dst, ld);
-}
-void WidenF16(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
-  Widen<float16>(a, k, m0, m1, dst, ld);
-}
-void WidenBF16(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, float *dst, int64_t ld) {
-  Widen<bfloat16>(a, k, m0, m1, dst, ld);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
