@@ -20,8 +20,7 @@ from .dtype import (  # noqa: F401
     uint64,
 )  # fmt: skip
 from .program import jit
-from .tensor import Parameter, Tensor, from_dlpack
-from .trace import dim
+from .tensor import Parameter, Tensor, dim, from_dlpack
 
 from . import ops, operators, nn, rewrite  # noqa: F401  isort: skip
 from .serialization import export, load, load_checkpoint, load_param_into_net, save_checkpoint

@@ -16,7 +16,11 @@ def set_context(mode=None, device_target=None, runtime_num_threads=None):
     if device_target is not None and device_target != "CPU":
         raise ValueError(f"set_context: device_target must be 'CPU', got {device_target!r}")
     if runtime_num_threads is not None:
-        _core.set_threads(int(runtime_num_threads))
+        if not isinstance(runtime_num_threads, int) or runtime_num_threads < 0:
+            raise ValueError(
+                f"set_context: runtime_num_threads must be an int of at least 0, got {runtime_num_threads!r}"
+            )
+        _core.set_threads(runtime_num_threads)
 
 
 def get_context(key):

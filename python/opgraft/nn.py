@@ -1,5 +1,6 @@
 """Cells: models as objects with parameters, under MindSpore's names."""
 
+import os
 import warnings
 import weakref
 
@@ -171,6 +172,8 @@ class Cell:
         """
         from .serialization import load_checkpoint
 
+        if not isinstance(source, (dict, str, os.PathLike)):
+            raise TypeError(f"load_parameters: source must be a dict or a file, got {type(source).__name__}")
         values = source if isinstance(source, dict) else load_checkpoint(source)
         taken = set()
         for name, parameter in self.parameters_dict().items():
@@ -204,13 +207,17 @@ class Dense(Cell):
 
     def __init__(self, in_channels, out_channels, has_bias=True, activation=None):
         super().__init__()
+        for name, value in ("in_channels", in_channels), ("out_channels", out_channels):
+            if not isinstance(value, int) or value < 1:
+                raise ValueError(f"Dense: {name} must be an int of at least 1, got {value!r}")
+        named = {"relu": ReLU, "gelu": GELU, "silu": SiLU}
+        if isinstance(activation, str) and activation not in named:
+            raise ValueError(f"Dense: activation must be a Cell or one of {', '.join(named)}, got {activation!r}")
         self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
         self.weight = _normal((out_channels, in_channels), in_channels**-0.5)
         if has_bias:
             self.bias = Parameter(np.zeros(out_channels, float32))
-        self.activation = (
-            {"relu": ReLU, "gelu": GELU, "silu": SiLU}[activation]() if isinstance(activation, str) else activation
-        )
+        self.activation = named[activation]() if isinstance(activation, str) else activation
 
     def construct(self, x):
         x = ops.matmul(x, self.weight, transpose_b=True)
@@ -285,6 +292,8 @@ class CellList(Cell):
             self.append(cell)
 
     def append(self, cell):
+        if not isinstance(cell, Cell):
+            raise TypeError(f"{type(self).__name__}: cells must be Cells, got {type(cell).__name__}")
         setattr(self, str(len(self._cells)), cell)
         return self
 
@@ -324,6 +333,8 @@ class GraphCell(Cell):
 
     def __init__(self, graph):
         super().__init__()
+        if not isinstance(graph, _core.Graph):
+            raise TypeError(f"GraphCell: graph must be a graph of opgraft.load, got {type(graph).__name__}")
         self._set_graph(graph)
 
     def _set_graph(self, graph):

@@ -2,6 +2,7 @@
 
 import builtins
 import functools
+import operator
 
 import numpy as np
 
@@ -31,6 +32,13 @@ def _array(x):
     return x._array if isinstance(x, Tensor) else x if isinstance(x, np.ndarray) else np.asarray(x)
 
 
+def _numbers(name, items):
+    try:
+        return np.array([operator.index(i) for i in items], dtype=np.int64)
+    except TypeError:
+        raise TypeError(f"{name}: sizes and positions must be int, got {items!r}") from None
+
+
 def run(name, inputs, attrs):
     """Runs or records one primitive. inputs: tensors, arrays, or sequences of int (int64 vectors)."""
     op = signature(name)[0]
@@ -48,9 +56,7 @@ def run(name, inputs, attrs):
                 values.append(tracer.lift(x))
         out = [tracer.tensor(v) for v in tracer.node(name, values, attrs)]
     else:
-        arrays = [
-            np.array([int(i) for i in x], dtype=np.int64) if isinstance(x, (tuple, list)) else _array(x) for x in inputs
-        ]
+        arrays = [_numbers(name, x) if isinstance(x, (tuple, list)) else _array(x) for x in inputs]
         out = [Tensor(a) for a in _core.run_op(op, arrays, attrs)]
     return out[0] if len(out) == 1 else tuple(out)
 

@@ -1,6 +1,7 @@
 """What was traced of a function, by signature; and the decorator `jit`."""
 
 from . import trace as _trace
+from .tensor import dim
 
 _MOST = 32  # programs kept of one function; the oldest goes first
 
@@ -11,7 +12,7 @@ def open_specs(sets):
     for inputs in zip(*sets):
         shape = []
         for sizes in zip(*(i[1] for i in inputs)):
-            shape.append(sizes[0] if len(set(sizes)) == 1 else dims.setdefault(sizes, _trace.dim(f"d{len(dims)}")))
+            shape.append(sizes[0] if len(set(sizes)) == 1 else dims.setdefault(sizes, dim(f"d{len(dims)}")))
         specs.append((inputs[0][0], tuple(shape)))
     return specs
 

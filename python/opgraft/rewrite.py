@@ -10,6 +10,7 @@ from . import trace as _trace
 from .program import open_specs
 from .proof import Report, input_sets, second_size
 from .replace import replace_cell
+from .tensor import dim
 
 __all__ = ["LEVELS", "Report", "replace_cell", "rules_of_level", "substitute"]
 
@@ -55,7 +56,7 @@ class _Functions:
         ranks = [(r,) * count for r in (3, 2, 4, 1)]
         for tries in ([(k, r) for k in kinds for r in ranks], itertools.product(kinds, self._mixed_ranks(count))):
             for kind, rank in tries:
-                shared = [_trace.dim(f"d{i}") for i in range(4)]
+                shared = [dim(f"d{i}") for i in range(4)]
                 for shapes in ([shared[:r] for r in rank], [[None] * r for r in rank]):
                     try:
                         traced, _ = _trace.trace(self.pattern, list(zip(kind, shapes)), names=self.names)

@@ -24,6 +24,8 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
 
     if file_format != "MINDIR":
         raise ValueError(f"export: file_format must be 'MINDIR', got {file_format!r}")
+    if not isinstance(net, nn.Cell):
+        raise TypeError(f"export: net must be a Cell, got {type(net).__name__}")
     path = pathlib.Path(file_name)
     path = path if path.suffix == ".mindir" else path.with_name(path.name + ".mindir")
     if isinstance(net, nn.GraphCell):
@@ -126,5 +128,7 @@ def save_checkpoint(net, file_name):
 
 def load_param_into_net(net, parameters, strict_load=False):
     """Puts parameters by name into a Cell. Returns (not loaded, not used)."""
+    if not isinstance(parameters, dict):
+        raise TypeError(f"load_param_into_net: parameters must be a dict, got {type(parameters).__name__}")
     missing = [n for n in net.parameters_dict() if n not in parameters]
     return missing, net.load_parameters(parameters, strict=strict_load)

@@ -12,6 +12,21 @@ from .dtype import bfloat16, float32, int64, to_dtype
 from .dtype import name as dtype_name
 
 
+class Dim:
+    """A named dimension of inputs, unknown until run time."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __repr__(self):
+        return f"dim({self.name!r})"
+
+
+def dim(name: str) -> Dim:
+    """A dimension that is the same wherever this object stands: `Tensor(shape=[batch, 4], dtype=...)`."""
+    return Dim(name)
+
+
 class Tensor(_core.TensorBase):
     """A tensor.
 
@@ -29,7 +44,7 @@ class Tensor(_core.TensorBase):
         if data is None:
             if shape is None or dtype is None:
                 raise ValueError("Tensor: data, or both shape and dtype, must be given")
-            self._spec = (tuple(shape), to_dtype(dtype, "Tensor: dtype"))
+            self._spec = (_described(shape), to_dtype(dtype, "Tensor: dtype"))
             return
         if isinstance(data, Tensor):
             data = data.asnumpy()
@@ -159,6 +174,17 @@ class Tensor(_core.TensorBase):
         def __getattr__(self, name: str) -> Any: ...  # reshape, transpose, mean …
 
 
+def _described(shape):
+    if not isinstance(shape, (tuple, list)):
+        raise TypeError(f"Tensor: shape must be a tuple or a list, got {type(shape).__name__}")
+    for n in shape:
+        if n is not None and not isinstance(n, Dim) and (not isinstance(n, (int, np.integer)) or n < 0):
+            raise ValueError(
+                f"Tensor: a shape's sizes must be None, opgraft.dim(name) or an int of at least 0, got {n!r}"
+            )
+    return tuple(shape)
+
+
 class Parameter(Tensor):
     """A named weight of a Cell."""
 
@@ -176,7 +202,7 @@ class Parameter(Tensor):
     def set_data(self, data):
         """Puts other data of the same shape and dtype in place."""
         array = np.asarray(data)
-        to_dtype(array.dtype, f"Parameter {self.name}: dtype")
+        to_dtype(array.dtype, f"Parameter {self.name}: data.dtype")
         array = array.astype(self.dtype, copy=False)
         if array.shape != self.shape:
             raise ValueError(f"Parameter {self.name}: shape must be {self.shape}, got {array.shape}")

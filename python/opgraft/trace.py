@@ -1,28 +1,14 @@
 """Tracing: running Python code on tensors that only record which primitives made them."""
 
 import inspect
+import operator
 import threading
 
 import numpy as np
 
 from . import _core
 from . import dtype as dt
-from .tensor import Parameter, Tensor
-
-
-class Dim:
-    """A named dimension of inputs, unknown until run time."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __repr__(self):
-        return f"dim({self.name!r})"
-
-
-def dim(name: str) -> Dim:
-    """A dimension that is the same wherever this object stands: `Tensor(shape=[batch, 4], dtype=...)`."""
-    return Dim(name)
+from .tensor import Dim, Parameter, Tensor
 
 
 class SymInt:
@@ -152,7 +138,11 @@ class Tracer:
     def shape_value(self, items) -> int:
         """An int64 vector of ints and SymInts."""
         if not any(isinstance(i, SymInt) for i in items):
-            return self.graph.add_constant(np.array([int(i) for i in items], dtype=np.int64).reshape(len(items)))
+            try:
+                items = [operator.index(i) for i in items]
+            except TypeError:
+                raise TypeError(f"trace: sizes and positions must be int, got {items!r}") from None
+            return self.graph.add_constant(np.array(items, dtype=np.int64).reshape(len(items)))
         return self.node("MakeTuple", [self.scalar(i) for i in items], {})[0]
 
     # nodes
