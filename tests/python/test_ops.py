@@ -110,7 +110,7 @@ def machine_targets():
     return []
 
 
-IN_FORCE = os.environ.get("OPGRAFT_SIMD") or machine_targets()[-1]  # what test_case above runs
+IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what test_case above runs
 
 
 @pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
