@@ -88,6 +88,46 @@ TEST_F(MindirTest, ExternalData) {
   refused("leaves the model's directory");
 }
 
+// The file that is mapped where `data` lies; empty for other memory.
+std::string mapped_file(const void *data) {
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    char *end;
+    auto from = std::strtoull(line.c_str(), &end, 16), to = std::strtoull(end + 1, nullptr, 16);
+    auto at = reinterpret_cast<uintptr_t>(data);
+    if (from <= at && at < to && line.find('/') != line.npos) return fs::path(line.substr(line.find('/'))).filename();
+  }
+  return "";
+}
+
+TEST_F(MindirTest, WeightsStayInTheMappedFile) {
+  // Names of every length put inline weights at every alignment.
+  Graph g;
+  std::string name = "w";
+  for (int i = 0; i < 8; ++i, name += "w") {
+    g.outputs.push_back(g.add_constant(weight({16}), name, true));
+    g.output_names.push_back(name);
+  }
+  written(g, 0);
+  auto external = read_mindir(dir / "m.mindir", registry);
+  for (ValueId id : external->outputs) {
+    void *data = external->value(id).constant.data();
+    EXPECT_EQ(mapped_file(data), "data_0");
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(data) % 64, 0u);
+  }
+  written(g, SIZE_MAX, "inline.mindir");
+  auto inside = read_mindir(dir / "inline.mindir", registry);
+  int mapped = 0;
+  for (size_t i = 0; i < g.outputs.size(); ++i) {
+    const Tensor &t = inside->value(inside->outputs[i]).constant, &want = g.value(g.outputs[i]).constant;
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data()) % sizeof(float), 0u);
+    EXPECT_EQ(std::memcmp(t.data(), want.data(), want.bytes()), 0);
+    mapped += mapped_file(t.data()) == "inline.mindir";
+  }
+  EXPECT_GT(mapped, 0) << "aligned ones are not copied";
+  EXPECT_LT(mapped, 8) << "misaligned ones are";
+}
+
 TEST_F(MindirTest, UnknownOpNamesNode) {
   std::string node, graph, primitive, m;
   protozero::pbf_writer n(node), g(graph), p(primitive), w(m);
