@@ -63,7 +63,7 @@ TEST(Substitute, PutsTheOpInAndKeepsTheSubgraphAsFallback) {
 
 TEST(Substitute, AProofFillsInDifferencesAndTimes) {
   auto g = gated();
-  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false};
+  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false, nullptr};
   Report r = substitute(*g, ops(), swiglu_rules(), &proof);
   ASSERT_EQ(r.swapped.size(), 1u);
   EXPECT_GE(r.swapped[0].max_abs, 0);
@@ -87,12 +87,69 @@ TEST(Substitute, AWrongReplacementIsUndoneAndReported) {
   auto wrong = std::make_shared<Graph>("wrong");
   ValueId b = wrong->add_input("a", {OPGRAFT_FLOAT32, {2, 33}, true});
   wrong->outputs = {one(*wrong, "Sigmoid", {b})};
-  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false};
-  Report r = substitute(*g, ops(), {{"wrong", "", "", pattern, wrong}}, &proof);
+  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false, nullptr};
+  Rule rule{"wrong", "", "", pattern, wrong, nullptr, nullptr};
+  Report r = substitute(*g, ops(), {rule}, &proof);
   EXPECT_TRUE(r.swapped.empty());
   ASSERT_EQ(r.left.size(), 1u);
   EXPECT_NE(r.left[0].why.find("the results differ"), std::string::npos) << r.left[0].why;
   EXPECT_EQ(g->node(g->order()[0]).op, "SiLU");
+}
+
+TEST(Substitute, SeveralNodesInPlaceOfOneAreProvenAsOne) {
+  auto g = gated();
+  auto pattern = std::make_shared<Graph>("pattern");
+  ValueId a = pattern->add_input("a", {OPGRAFT_FLOAT32, {2, 33}, true});
+  pattern->outputs = {one(*pattern, "SiLU", {a})};
+  auto pair = std::make_shared<Graph>("pair");
+  ValueId b = pair->add_input("a", {OPGRAFT_FLOAT32, {2, 33}, true});
+  pair->outputs = {one(*pair, "Mul", {b, one(*pair, "Sigmoid", {b})})};
+  ProofOptions proof{{{floats({6, 33}, -2), floats({6, 33}, -1)}}, false, nullptr};
+  size_t last = 0, all = 0;
+  proof.progress = [&](size_t done, size_t total) { last = done, all = total; };
+  Rule rule{"pair", "", "", pattern, pair, nullptr, nullptr};
+  Report r = substitute(*g, ops(), {rule}, &proof);
+  ASSERT_EQ(r.swapped.size(), 1u);
+  EXPECT_GE(r.swapped[0].max_abs, 0);
+  EXPECT_LT(r.swapped[0].max_abs, 1e-5);
+  EXPECT_GT(r.swapped[0].ms_after, 0);
+  EXPECT_EQ(g->order().size(), 3u);
+  EXPECT_EQ(last, all);
+  EXPECT_EQ(all, 4u) << "one swap and the model, at two sizes";
+}
+
+TEST(Substitute, ConstantsOfAPatternAreCompared) {
+  auto scale = [](float second) {
+    Tensor t(OPGRAFT_FLOAT32, {2});
+    t.data<float>()[0] = 1, t.data<float>()[1] = second;
+    return t;
+  };
+  auto scaled = [&](Graph &g, const char *op, float second) {
+    ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {3, 2}, true});
+    g.outputs = {one(g, op, {x, g.add_constant(scale(second))})};
+  };
+  for (float second : {2.0f, 3.0f}) {
+    Graph g;
+    scaled(g, "Mul", 2);
+    auto pattern = std::make_shared<Graph>("pattern"), other = std::make_shared<Graph>("other");
+    scaled(*pattern, "Mul", second);
+    scaled(*other, "Div", second);
+    Rule rule{"constant", "", "", pattern, other, nullptr, nullptr};
+    EXPECT_EQ(substitute(g, ops(), {rule}).matched, second == 2 ? 1 : 0);
+  }
+}
+
+TEST(Substitute, AReplacementThatGivesAConstantOrNothingIsLeftOut) {
+  auto g = gated();
+  auto pattern = std::make_shared<Graph>("pattern"), same = std::make_shared<Graph>("same");
+  ValueId a = pattern->add_input("a", {OPGRAFT_FLOAT32, {6, 33}, true});
+  pattern->outputs = {one(*pattern, "SiLU", {a})};
+  same->outputs = {same->add_input("a", {OPGRAFT_FLOAT32, {6, 33}, true})};
+  Rule rule{"same", "", "", pattern, same, nullptr, nullptr};
+  Report r = substitute(*g, ops(), {rule});
+  ASSERT_EQ(r.left.size(), 1u);
+  EXPECT_NE(r.left[0].why.find("the replacement has no operator"), std::string::npos) << r.left[0].why;
+  EXPECT_EQ(g->order().size(), 2u);
 }
 
 TEST(Substitute, AnInnerValueUsedElsewhereIsLeftAlone) {
