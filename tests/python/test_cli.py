@@ -201,6 +201,15 @@ def test_json_and_progress(model, tmp_path, proof):
     assert "nodes, level O3" in done.stderr and "proving " in done.stderr
 
 
+def test_operators_of_another_directory(model, tmp_path):
+    (tmp_path / "ops").mkdir()
+    (tmp_path / "ops" / "copy.so").write_bytes(Path(library("SwiGLU")).read_bytes())
+    (tmp_path / "ops" / "text.so").write_bytes(b"not a library")
+    for command in (["ls"], ["optimize", model, "-o", tmp_path / "o.mindir"]):
+        error = run(*command, "--ops", tmp_path / "ops").stderr
+        assert "opgraft: refused " in error and "copy.so" in error and "text.so: not a shared object" in error
+
+
 def test_two_sizes_of_every_open_dimension(tmp_path):
     class Mean(nn.Cell):
         def construct(self, x):
