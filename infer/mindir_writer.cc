@@ -25,6 +25,7 @@ class Writer {
     pbf_writer m(out);
     m.add_string(1, "1.1");
     m.add_string(2, "opgraft");
+    m.add_string(5, "2.10.0");  // MindSpore refuses a file without a version: that of the format followed here
     m.add_message(7, graph);
     m.add_bool(10, true);
     m.add_int64(13, 3);

@@ -123,14 +123,14 @@ OpPtr model_function(const Registry &registry, std::string_view func_name, const
                                 "its folder in MS_CUSTOM_AOT_WHITE_LIST or opgraft.set_whitelist(['{}']), or load "
                                 "it first with ops.Custom('{}')",
                                 real.parent_path().string(), real.string() + ":" + function));
-  auto kind = examine_kind(file);
+  auto kind = examine_kind(real);
   if (std::find(kind.names.begin(), kind.names.end(), function) == kind.names.end())
     throw LoadError(file.string(), "symbols",
                     fmt::format("has no operator '{}', it has {}", function,
                                 kind.names.empty() ? "none" : fmt::format("{}", fmt::join(kind.names, ", "))));
-  if (!kind.native) return load_function(registry, file, function, attrs);
+  if (!kind.native) return load_function(registry, real, function, attrs);
   if (&registry != &Registry::global()) return nullptr;
-  for (auto &op : Registry::global().load(file))
+  for (auto &op : Registry::global().load(real))
     if (op->name() == function) return op;
   return nullptr;
 }

@@ -267,6 +267,28 @@ def test_a_model_cannot_name_a_function_that_is_no_operator(tmp_path):
     assert "has no operator '_init', it has InitsOfScale, Rows, Scale" in told
 
 
+def test_a_written_file_has_the_fields_that_mindspore_asks_for(tmp_path):
+    data = pathlib.Path(opgraft.export(Net(lambda a: a), Tensor(x), file_name=tmp_path / "n")).read_bytes()
+
+    def number(at):
+        value = shift = 0
+        while True:
+            value |= (data[at] & 127) << shift
+            shift, at = shift + 7, at + 1
+            if data[at - 1] < 128:
+                return value, at
+
+    fields, at = {}, 0
+    while at < len(data):
+        key, at = number(at)
+        size, at = number(at)
+        if key & 7 == 2:
+            fields[key >> 3], at = data[at : at + size], at + size
+        else:
+            fields[key >> 3] = size
+    assert fields[1] == b"1.1" and fields[5] == b"2.10.0" and fields[10] == 1 and fields[13] == 3
+
+
 def test_many_threads_share_one_custom():
     f = ops.Custom(so("scale") + ":Scale", factor=2.0)
     value = np.arange(1 << 16, dtype=np.float32)

@@ -89,6 +89,20 @@ def test_errors_show_command_and_message(cache, tmp_path, monkeypatch):
         ops.Custom(str(SOURCES / "add.cc"))
 
 
+def test_the_string_abi_of_an_undefined_symbol_is_told(cache, tmp_path, monkeypatch):
+    path = tmp_path / "k.cc"
+    path.write_text(
+        "#include <string>\nint helper(std::string);\n"
+        'extern "C" int Op(int n, void **, int *, int64_t **, const char **, void *, void *) {\n'
+        "  std::string s(size_t(n), 'a');\n  s.append(s);\n  return helper(s);\n}\n"
+    )
+    with pytest.raises(RuntimeError, match=r"undefined symbol.*__cxx11.*built with the new std::string ABI"):
+        ops.Custom(f"{path}:Op")
+    monkeypatch.setenv("CXXFLAGS", "-D_GLIBCXX_USE_CXX11_ABI=0")
+    with pytest.raises(RuntimeError, match=r"undefined symbol: _Z6helperSs.*old std::string ABI"):
+        ops.Custom(f"{path}:Op")
+
+
 def test_processes_may_race(cache):
     code = (
         "import numpy as np, sys; from opgraft import ops; x = np.ones(3, np.float32)\n"
