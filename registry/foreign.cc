@@ -4,28 +4,44 @@
 
 #include <algorithm>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <new>
 
 #include "opgraft/op.h"
+#include "registry/elf.h"
 #include "registry/library.h"
 
 namespace opgraft {
 namespace {
 
+// By the names that the file imports and exports; those of the old string are spelled Ss. A file may have neither,
+// where all was inlined.
+StringAbi string_abi(const std::filesystem::path &file) {
+  std::ifstream in(file, std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+  Elf elf(bytes);
+  bool old_names = false, new_names = false;
+  auto look = [&](std::string_view name) {
+    new_names |= name.find("__cxx1112basic_string") != name.npos;
+    old_names |= name.starts_with("_ZNSs") || name.starts_with("_ZNKSs");
+  };
+  for (auto name : elf.undefined) look(name);
+  for (auto &s : elf.exports()) look(s.name);
+  return old_names == new_names ? StringAbi::kEither : old_names ? StringAbi::kOld : StringAbi::kNew;
+}
+
 // A std::string argument under either libstdc++ ABI; in both the first word points at the characters.
 struct Name {
   std::string_view text;
   bool new_abi;
-  explicit Name(const void *argument) {
+  Name(const void *argument, StringAbi strings) : new_abi(strings == StringAbi::kNew) {
     auto *words = static_cast<const uint64_t *>(argument);
-    auto *chars = reinterpret_cast<const char *>(words[0]);
-    text = chars;
-    new_abi = chars == reinterpret_cast<const char *>(words + 2);  // short: its own buffer
-    if (new_abi) return;
-    // Old: {length, capacity, references} lie before the characters. A long new one has none there.
-    uint64_t before[2];
-    std::memcpy(before, chars - 24, sizeof before);
-    new_abi = before[0] != text.size() || before[1] < text.size();
+    text = reinterpret_cast<const char *>(words[0]);
+    if (strings != StringAbi::kEither) return;
+    // New: {characters, length, room or the characters themselves}. An old one is its first word alone; what follows
+    // is of the caller's frame.
+    new_abi = words[0] == reinterpret_cast<uint64_t>(words + 2) || (words[1] == text.size() && words[2] >= words[1]);
   }
 };
 
@@ -52,7 +68,7 @@ struct StringResult {
 };
 
 template <class T> T value(const ForeignExtra *extra, const void *argument, const char *kind) {
-  Name name(argument);
+  Name name(argument, extra->strings());
   auto *v = extra->find(name.text);
   if (!v) throw std::runtime_error(fmt::format("attribute {} is not set", name.text));
   if (auto *exact = std::get_if<T>(v)) return *exact;
@@ -66,11 +82,11 @@ std::vector<float> narrow(const std::vector<double> &v) { return {v.begin(), v.e
 using E = const ForeignExtra;
 using A = const void;
 void no_delete(E *) {}
-bool has(E *e, A *n) { return e->find(Name(n).text); }
+bool has(E *e, A *n) { return e->find(Name(n, e->strings()).text); }
 bool get_bool(E *e, A *n) { return value<bool>(e, n, "a bool"); }
 int64_t get_int(E *e, A *n) { return value<int64_t>(e, n, "an int"); }
 float get_float(E *e, A *n) { return float(value<double>(e, n, "a float")); }
-StringResult get_string(E *e, A *n) { return {value<std::string>(e, n, "a string"), Name(n).new_abi}; }
+StringResult get_string(E *e, A *n) { return {value<std::string>(e, n, "a string"), Name(n, e->strings()).new_abi}; }
 std::vector<int64_t> get_ints(E *e, A *n) { return value<std::vector<int64_t>>(e, n, "a list of int"); }
 std::vector<float> get_floats(E *e, A *n) { return narrow(value<std::vector<double>>(e, n, "a list of float")); }
 std::vector<std::vector<int64_t>> get_ints2d(E *e, A *n) {
@@ -123,8 +139,12 @@ void *const kVtable[] = {nullptr,          nullptr,  // offset to top, type info
 
 }  // namespace
 
-ForeignExtra::ForeignExtra(std::vector<std::pair<std::string, AttrValue>> attrs, std::shared_ptr<const Library> library)
-    : vtable_(const_cast<void **>(kVtable + 2)), attrs_(std::move(attrs)), library_(std::move(library)) {
+ForeignExtra::ForeignExtra(std::vector<std::pair<std::string, AttrValue>> attrs, std::shared_ptr<const Library> library,
+                           StringAbi strings)
+    : vtable_(const_cast<void **>(kVtable + 2)),
+      attrs_(std::move(attrs)),
+      library_(std::move(library)),
+      strings_(strings) {
   static_assert(sizeof(std::vector<size_t>) == 24);  // workspace at 8, kernel data at 32
 }
 ForeignExtra::~ForeignExtra() {
@@ -156,6 +176,7 @@ std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, co
   op->init_ = op->library_->symbol(function + "Init");
   op->infer_shape_ = op->library_->symbol(function + "InferShape");
   op->infer_type_ = op->library_->symbol(function + "InferType");
+  op->strings_ = string_abi(op->library_->path());
   return op;
 }
 
@@ -163,7 +184,7 @@ const std::filesystem::path &ForeignOp::path() const { return library_->path(); 
 const FileId &ForeignOp::id() const { return library_->id(); }
 
 std::unique_ptr<ForeignExtra> ForeignOp::extra(std::vector<std::pair<std::string, AttrValue>> attrs) const {
-  return std::make_unique<ForeignExtra>(std::move(attrs), library_);
+  return std::make_unique<ForeignExtra>(std::move(attrs), library_, strings_);
 }
 
 // Runs f; what the operator throws becomes an Error.

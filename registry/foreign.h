@@ -16,16 +16,21 @@ namespace opgraft {
 class Library;
 struct FileId;
 
+// The std::string that a file was built with.
+enum class StringAbi { kOld, kNew, kEither };
+
 // MindSpore's AotExtra as the operator sees it: the first 40 bytes are its layout. One per kernel:
 // it holds the attributes, and what Init left there.
 class ForeignExtra {
  public:
-  explicit ForeignExtra(std::vector<std::pair<std::string, AttrValue>> attrs, std::shared_ptr<const Library> library);
+  ForeignExtra(std::vector<std::pair<std::string, AttrValue>> attrs, std::shared_ptr<const Library> library,
+               StringAbi strings);
   ~ForeignExtra();
   ForeignExtra(const ForeignExtra &) = delete;
 
   const std::vector<size_t> &workspace() const { return workspace_; }  // bytes, set by Init
   const AttrValue *find(std::string_view name) const;
+  StringAbi strings() const { return strings_; }
 
  private:
   void *vtable_;
@@ -34,6 +39,7 @@ class ForeignExtra {
   // From here on invisible to the operator.
   std::vector<std::pair<std::string, AttrValue>> attrs_;
   std::shared_ptr<const Library> library_;  // holds the destructor of kernel_data_
+  StringAbi strings_;
 };
 
 // Ranks, shapes and dtype names of inputs and outputs as the entry takes them. Holds copies, which the
@@ -85,6 +91,7 @@ class ForeignOp {
   void check(int code, const char *what) const;
   std::shared_ptr<const Library> library_;
   std::string function_;
+  StringAbi strings_ = StringAbi::kEither;
   void *launch_ = nullptr, *init_ = nullptr, *infer_shape_ = nullptr, *infer_type_ = nullptr;
 };
 
