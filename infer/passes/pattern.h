@@ -5,6 +5,7 @@
 //   arg     := name | number | "_" | call
 //   want    := literal | "_" | name of an attribute of the op
 //   setting := attr "=" literal | attr "=" name | attr "=" "1/" name | attr "=" "dim(" name "," i ")"
+//            | "rank(" name ")=" n, a condition
 #pragma once
 
 #include <map>
@@ -38,7 +39,7 @@ struct Pattern {
     std::optional<TensorType> type;  // of the first output, where it must be this one
   };
   struct Setting {
-    enum Kind { kLiteral, kName, kInverse, kDim } kind = kLiteral;
+    enum Kind { kLiteral, kName, kInverse, kDim, kRank } kind = kLiteral;
     std::string attr, name;
     AttrValue literal;
     int64_t index = 0;

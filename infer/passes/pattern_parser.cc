@@ -168,6 +168,7 @@ class Parser {
     Pattern::Setting s;
     s.attr = word();
     skip(false);
+    if (s.attr == "rank" && peek() == '(') return rank();
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
     skip(false);
@@ -199,6 +200,24 @@ class Parser {
         if (s.name.empty()) fail("a value");
       }
     }
+    p_.settings.push_back(std::move(s));
+  }
+
+  void rank() {
+    Pattern::Setting s;
+    s.kind = Pattern::Setting::kRank;
+    ++at_;
+    s.name = word();
+    if (s.name.empty() || peek() != ')') fail("rank(name)=n");
+    ++at_;
+    skip(false);
+    if (peek() != '=') fail("'='");
+    ++at_;
+    skip(false);
+    double v;
+    bool integer;
+    if (!number(v, integer) || !integer) fail("a number of dimensions");
+    s.index = int64_t(v);
     p_.settings.push_back(std::move(s));
   }
 

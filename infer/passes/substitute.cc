@@ -170,7 +170,16 @@ class Substituter {
     Attrs attrs;
     for (auto &[k, v] : m.attrs)
       if (op.manifest.attr(k)) attrs[k] = v;
-    for (auto &s : pattern.settings) attrs[s.attr] = setting(s, pattern, m, op);
+    for (auto &s : pattern.settings) {
+      if (s.kind != Pattern::Setting::kRank) {
+        attrs[s.attr] = setting(s, pattern, m, op);
+        continue;
+      }
+      auto &type = g_.value(bound(s.name, pattern, m)).type;
+      if (!type.ranked || int64_t(type.dims.size()) != s.index)
+        throw Error(OPGRAFT_INVALID_VALUE,
+                    fmt::format("{}: {} must have {} dimensions, got {}", rule.name, s.name, s.index, type.text()));
+    }
     NodeId made = g_.add_node(registry_, op.spec(), inputs, attrs, op.name() + ":" + g_.node(root).name);
     auto &outputs = g_.node(made).outputs;
     if (outputs.size() < m.results.size()) {

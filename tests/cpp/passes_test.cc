@@ -214,8 +214,8 @@ TEST(Proof, NanAndInfMustStandInTheSamePlaces) {
 TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty()); }
 
 TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
-  for (const char *text :
-       {"", "Mul(", "Mul(x,", "x", "a = ", "Mul(x, y) ->", "Mul(x y)", "Mul(x, p=[1, )", "Mul(x, p=\"a)"})
+  for (const char *text : {"", "Mul(", "Mul(x,", "x", "a = ", "Mul(x, y) ->", "Mul(x y)", "Mul(x, p=[1, )",
+                           "Mul(x, p=\"a)", "Mul(x) -> rank(x)", "Mul(x) -> rank()=2", "Mul(x) -> rank(x)=a"})
     EXPECT_THROW(parse_pattern(text, "test"), Error) << text;
 }
 

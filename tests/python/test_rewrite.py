@@ -178,6 +178,23 @@ def test_a_matmul_pattern_over_ranks_that_differ():
     assert len(report.swapped) == 1, str(report)
 
 
+def test_a_bias_along_another_dimension_is_no_dense_layer():
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bias = opgraft.Parameter(normal(4, 3)), opgraft.Parameter(normal(3))
+
+        def construct(self, x):
+            return ops.bias_add(ops.matmul(x, self.weight), self.bias)
+
+    for x, names in [(normal(5, 4), ["Dense"]), (normal(2, 3, 4), [])]:  # there, dimension 1 is as long as the last
+        net = Net()
+        want = net(x).asnumpy()
+        report = rewrite.substitute(net)
+        assert swapped(report) == names
+        np.testing.assert_allclose(net(x).asnumpy(), want, rtol=1e-5, atol=1e-5)
+
+
 def test_several_results_and_several_nodes():
     class Net(nn.Cell):
         def construct(self, x):
