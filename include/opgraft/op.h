@@ -97,9 +97,12 @@ inline std::string to_string(std::span<const int64_t> dims) {
   std::string s = "(";
   for (size_t i = 0; i < dims.size(); ++i) {
     if (i) s += ", ";
-    s += is_symbol(dims[i]) ? "s" + std::to_string(OPGRAFT_FIRST_SYMBOL - dims[i])
-         : dims[i] == -1    ? "?"
-                            : std::to_string(dims[i]);
+    if (is_symbol(dims[i])) {
+      s += 's';
+      s += std::to_string(OPGRAFT_FIRST_SYMBOL - dims[i]);
+    } else {
+      s += dims[i] == -1 ? "?" : std::to_string(dims[i]);
+    }
   }
   return s + (dims.size() == 1 ? ",)" : ")");
 }
