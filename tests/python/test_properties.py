@@ -7,6 +7,7 @@ import tempfile
 import ml_dtypes
 import numpy as np
 import opgraft
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opgraft import Tensor, nn, ops, rewrite
@@ -161,6 +162,8 @@ def test_eager_traced_reloaded(model):
 
 
 def test_the_random_graphs_had_all_kinds_of_nodes():
+    if not used:
+        pytest.skip("test_eager_traced_reloaded did not run before")
     kinds = {kind for kind, _ in used}
     assert len(set(STEP) - kinds) <= 2, set(STEP) - kinds  # a rare one may be missing in one run
     assert {dtype for _, dtype in used} == {str(d) for d in FLOATS + INTS}
