@@ -44,20 +44,13 @@ template <class DF, class VF = hn::Vec<DF>> HWY_INLINE VF PowHalf(DF df, VF m, V
   return hn::DemoteTo(df, hn::Mul(q, scale));
 }
 
-// x^y as std::pow defines it, within 1 ulp. Vectors with a lane of x that is not a positive, normal
-// number, or of y that is not finite, go through std::pow.
+// x^y as std::pow defines it, within 1 ulp. Lanes where x is not a positive, normal number, or y is not
+// finite, are std::pow's; what a lane becomes does not depend on its neighbours.
 template <class D, class V = hn::Vec<D>> HWY_INLINE V Pow(D d, V x, V y) {
   const hn::RebindToSigned<D> di;
   const hn::Half<D> dh;
   const auto most = hn::Set(d, FLT_MAX);
   const auto plain = hn::And(hn::And(hn::Ge(x, hn::Set(d, FLT_MIN)), hn::Le(x, most)), hn::Le(hn::Abs(y), most));
-  if (!hn::AllTrue(d, plain)) {
-    HWY_ALIGN float base[hn::MaxLanes(d)], power[hn::MaxLanes(d)];
-    hn::Store(x, d, base);
-    hn::Store(y, d, power);
-    for (size_t i = 0; i < hn::Lanes(d); ++i) base[i] = std::pow(base[i], power[i]);
-    return hn::Load(d, base);
-  }
   const auto bits = hn::BitCast(di, x);
   const auto e = hn::ShiftRight<23>(hn::Sub(bits, hn::Set(di, 0x3f3504f3)));  // from sqrt 1/2 on
   const auto m = hn::BitCast(d, hn::Sub(bits, hn::ShiftLeft<23>(e)));
@@ -67,7 +60,18 @@ template <class D, class V = hn::Vec<D>> HWY_INLINE V Pow(D d, V x, V y) {
   const auto low = PowHalf(dh, hn::LowerHalf(dh, m), hn::LowerHalf(dh, r), hn::LowerHalf(dh, ef), hn::LowerHalf(dh, y));
   const auto high =
       PowHalf(dh, hn::UpperHalf(dh, m), hn::UpperHalf(dh, r), hn::UpperHalf(dh, ef), hn::UpperHalf(dh, y));
-  return hn::Combine(d, high, low);
+  const V power = hn::Combine(d, high, low);
+  if (hn::AllTrue(d, plain)) return power;
+  constexpr size_t kLanes = hn::MaxLanes(d);
+  HWY_ALIGN float base[kLanes], exponent[kLanes], result[kLanes];
+  uint8_t is_plain[8] = {};  // a bit for each lane
+  hn::Store(x, d, base);
+  hn::Store(y, d, exponent);
+  hn::Store(power, d, result);
+  hn::StoreMaskBits(d, plain, is_plain);
+  for (size_t i = 0; i < hn::Lanes(d); ++i)
+    if (!(is_plain[i / 8] >> i % 8 & 1)) result[i] = std::pow(base[i], exponent[i]);
+  return hn::Load(d, result);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

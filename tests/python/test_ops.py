@@ -140,3 +140,14 @@ def test_refused(case):
             if "outputs, got 0" not in str(e):
                 raise
             _core.run_op(op, inputs, attrs)  # infer took it: the kernel must refuse
+
+
+def test_an_element_of_pow_does_not_depend_on_its_neighbours():
+    """Chunks of threads end anywhere: the same bits in one call and in calls of seven elements."""
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((2, 2001)).astype(np.float32)  # negative bases give NaN, some vectors are mixed
+    y[::3] = 3
+    op = _core.resolve("Pow")
+    whole = _core.run_op(op, [x, y], {})[0]
+    parts = [_core.run_op(op, [x[i : i + 7].copy(), y[i : i + 7].copy()], {})[0] for i in range(0, x.size, 7)]
+    np.testing.assert_array_equal(whole.view(np.int32), np.concatenate(parts).view(np.int32))
