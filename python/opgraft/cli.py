@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 import pathlib
 import sys
 import time
@@ -205,7 +206,7 @@ def _infer(args):
 def _build(args):
     from opgraft.build import build
 
-    print(build(args.directory))
+    print(build(args.directory, args.output))
     return 0
 
 
@@ -272,7 +273,8 @@ def _parser():
     p.add_argument("--profile", metavar="FILE.json", help="write cost and share of each node")
     p.add_argument("--json", action="store_true")
     p = command("build", _build, "build an operator folder into a shared object")
-    p.add_argument("directory", help="a folder with op.yaml and *.cc; the .so is written into it")
+    p.add_argument("directory", help="a folder with op.yaml and *.cc")
+    p.add_argument("-o", "--output", metavar="DIR", help="where <folder>.so is written; default: the folder itself")
     command("version", lambda _: print(__version__) or 0, "print the version")
     return parser
 
@@ -280,9 +282,14 @@ def _parser():
 def main(argv=None) -> int:
     args = _parser().parse_args(argv)
     try:
-        return args.run(args)
+        code = args.run(args)
+        sys.stdout.flush()
+        return code
     except _Usage as e:
         args.command_parser.error(str(e))
+    except BrokenPipeError:  # the reader, for example head, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141  # as if SIGPIPE had ended it
     except (OSError, ValueError, TypeError, RuntimeError) as e:
         print(f"opgraft: {e}", file=sys.stderr)
         return 1

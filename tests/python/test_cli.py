@@ -41,6 +41,12 @@ def test_ls():
     assert "Mul(SiLU(gate), x)" in swiglu["replaces"]
 
 
+def test_a_reader_that_stops_early_is_no_error():
+    command = f"{sys.executable} -m opgraft ls | head -1"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.stdout.startswith("name") and done.stderr == ""
+
+
 CHECKS = [
     "file",
     "whitelist",
