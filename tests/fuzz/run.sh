@@ -26,7 +26,7 @@ for source in "$here"/*_fuzz.cc; do
   fi
   # New inputs go to the first folder, seeds are only read.
   LLVM_PROFILE_FILE="$build/profile/$name.profraw" "$build/fuzz_$name" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 \
-    -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$build/" -verbosity=0 -print_final_stats=1 \
-    "$build/found/$name" "$here/corpus/$name" 2>&1 | grep -v '# Uses:'
+    -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$build/" -verbosity=0 -print_funcs=0 -print_final_stats=1 \
+    "$build/found/$name" "$here/corpus/$name" 2>&1 | grep -v '# Uses:\|^######'
 done
 "$here/coverage.sh" "$build"
