@@ -12,16 +12,18 @@
 
 // Counts this binary's allocations, to show that a steady run makes none.
 static std::atomic<int64_t> allocations{0};
-void *operator new(size_t n, const std::nothrow_t &) noexcept {
+static void *counted(size_t n) noexcept {
   allocations.fetch_add(1, std::memory_order_relaxed);
   return std::malloc(n ? n : 1);
 }
+void *operator new(size_t n, const std::nothrow_t &) noexcept { return counted(n); }
 void *operator new(size_t n) {
-  if (void *p = operator new(n, std::nothrow)) return p;
+  if (void *p = counted(n)) return p;
   throw std::bad_alloc();
 }
-void operator delete(void *p) noexcept { std::free(p); }
-void operator delete(void *p, size_t) noexcept { std::free(p); }
+// Inlined, free() of what operator new gave would look like a mistake to the compiler.
+[[gnu::noinline]] void operator delete(void *p) noexcept { std::free(p); }
+[[gnu::noinline]] void operator delete(void *p, size_t) noexcept { std::free(p); }
 
 namespace opgraft {
 namespace {
