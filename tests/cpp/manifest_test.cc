@@ -1,6 +1,7 @@
 #include "registry/manifest.h"
 
 #include <gtest/gtest.h>
+#include <ostream>
 
 #include "opgraft/abi.h"
 
@@ -68,6 +69,7 @@ TEST(Manifest, SeveralOperatorsInOneFile) {
 struct Bad {
   const char *what, *from, *to, *message;  // kGood with `from` replaced by `to`
 };
+void PrintTo(const Bad &bad, std::ostream *out) { *out << bad.what; }
 class BadManifest : public testing::TestWithParam<Bad> {};
 
 TEST_P(BadManifest, IsRefusedWithItsPlace) {
