@@ -24,17 +24,17 @@ struct Rule {
   std::string op;       // op to put in place (else `replacement`)
   std::string program;  // pattern text; empty where `pattern` is given
   std::shared_ptr<const Graph> pattern, replacement;
-  Trace trace_pattern, trace_replacement;  // both or neither
+  Trace trace_pattern{}, trace_replacement{};  // both or neither
 };
 
 struct Swap {
   std::string op, node;  // op put in, name of the new node
   NodeId id = kNone;
   double max_abs = -1, mean_abs = -1, ms_before = -1, ms_after = -1;  // -1: not proven
-  std::string root;                                                   // name of the node whose place it took
+  std::string root{};                                                 // name of the node whose place it took
   // For the proof: both sides over `inputs`, values of the graph as it was.
-  std::shared_ptr<const Graph> was, now;
-  std::vector<ValueId> inputs;
+  std::shared_ptr<const Graph> was{}, now{};
+  std::vector<ValueId> inputs{};
 };
 struct Left {
   std::string op, node, why;
@@ -50,7 +50,7 @@ struct ProofOptions {
   // Input sets for the whole model; one set, sizes of every symbolic dimension are varied by the caller.
   std::vector<std::vector<Tensor>> inputs;
   bool only_faster = false;  // keep a swap only when at least 5 % faster, in interleaved runs
-  std::function<void(size_t done, size_t total)> progress;  // after each comparison
+  std::function<void(size_t done, size_t total)> progress{};  // after each comparison
 };
 
 // Rules of every registered op's `replaces:`, larger patterns first.

@@ -21,11 +21,11 @@ namespace opgraft::passes {
 struct Pattern {
   struct Arg {
     enum Kind { kAny, kVariable, kNumber, kNode, kConstant, kKnown } kind = kAny;
-    std::string name;  // kVariable
+    std::string name{};  // kVariable
     double number = 0;
-    int node = -1, output = 0;   // kNode
-    Tensor constant;             // kConstant: the same elements
-    std::vector<int64_t> known;  // kKnown: the same numbers, symbols included
+    int node = -1, output = 0;     // kNode
+    Tensor constant{};             // kConstant: the same elements
+    std::vector<int64_t> known{};  // kKnown: the same numbers, symbols included
   };
   struct Want {
     enum Kind { kAnything, kLiteral, kBind } kind = kAnything;
