@@ -1,5 +1,6 @@
 """Cells: models as objects with parameters, under MindSpore's names."""
 
+import copy
 import os
 import warnings
 import weakref
@@ -12,6 +13,10 @@ from .dtype import float32
 from .program import Programs
 from .tensor import Parameter, Tensor
 
+# What a Cell keeps beside its own attributes.
+_INTERNAL = {"_cells": dict, "_params": dict, "_parents": list, "_programs": Programs, "_grafted": list,
+             "_rules": list, "_specs": lambda: None}  # fmt: skip
+
 
 class Cell:
     """A model or a part of one: parameters and sub-cells as attributes, the computation in `construct`."""
@@ -21,9 +26,9 @@ class Cell:
 
     def _setup(self):
         if "_cells" not in self.__dict__:
-            for key, value in {"_cells": {}, "_params": {}, "_parents": [], "_programs": Programs(), "_grafted": [],
-                               "_rules": [], "_specs": None, "training": False}.items():  # fmt: skip
-                object.__setattr__(self, key, value)
+            for key, make in _INTERNAL.items():
+                object.__setattr__(self, key, make())
+            object.__setattr__(self, "training", False)
 
     def __setattr__(self, key, value):
         self._setup()
@@ -49,6 +54,18 @@ class Cell:
         self._params.pop(key, None)
         object.__delattr__(self, key)
         self._invalidate()
+
+    def __deepcopy__(self, memo):
+        """A copy with parameters and sub-cells of its own; what was substituted stays substituted in it."""
+        self._setup()
+        cell = memo[id(self)] = type(self).__new__(type(self))
+        cell._setup()
+        for key, value in self.__dict__.items():
+            if key not in _INTERNAL and not key.startswith("_jit_"):
+                setattr(cell, key, copy.deepcopy(value, memo))
+        cell._grafted.extend(self._grafted)
+        cell._rules.extend(self._rules)
+        return cell
 
     def _invalidate(self):
         """Forgets what was traced, here and in every Cell that holds this one."""

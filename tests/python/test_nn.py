@@ -1,12 +1,13 @@
 """Cells: what each computes, against NumPy, how they hold together, and loading their parameters."""
 
+import copy
 import math
 
 import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from opgraft import Parameter, Tensor, nn, ops
+from opgraft import Parameter, Tensor, nn, ops, rewrite
 
 MODES = pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
 
@@ -157,3 +158,21 @@ def test_files_that_are_no_parameters(tmp_path):
         (tmp_path / name).write_bytes(b"nothing of the kind")
         with pytest.raises(ValueError, match=name):
             opgraft.load_checkpoint(tmp_path / name)
+
+
+def test_a_deep_copy_has_its_own_parameters_and_stays_substituted():
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    net = nn.SequentialCell(nn.Dense(4, 8), nn.GELU(), nn.CellList([nn.Dense(8, 2)])[0])
+    x = Tensor(np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32))
+    before = net(x).asnumpy()
+    plain = copy.deepcopy(net)
+    assert rewrite.substitute(net, prove=[[x]]).swapped
+    grafted = copy.deepcopy(net)
+    assert len(grafted._grafted) == 1 and not plain._grafted
+    for other in (plain, grafted):
+        np.testing.assert_allclose(other(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
+        assert list(other.parameters_dict()) == list(net.parameters_dict())
+        assert other[0].weight is not net[0].weight
+    plain[0].weight.set_data(np.zeros((8, 4), np.float32))  # changes, and outdates, the copy alone
+    assert net._grafted and not np.allclose(plain(x).asnumpy(), before)
+    np.testing.assert_allclose(net(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
