@@ -27,6 +27,7 @@ from .serialization import export, load, load_checkpoint, load_param_into_net, s
 
 load_op = _core.load
 set_whitelist = _core.set_whitelist
+pin = _core.pin
 __all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Parameter", "Tensor", "__version__", "dim", "examine", "export",
            "from_dlpack", "get_context", "jit", "load", "load_checkpoint", "load_op", "load_param_into_net",
-           "nn", "ops", "rewrite", "save_checkpoint", "set_context", "set_whitelist"]  # fmt: skip
+           "nn", "ops", "pin", "rewrite", "save_checkpoint", "set_context", "set_whitelist"]  # fmt: skip
