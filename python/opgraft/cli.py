@@ -33,6 +33,15 @@ def _load_ops(directories):
             print(f"opgraft: refused {refused}", file=sys.stderr)
 
 
+def _check_target(option, file):
+    """Before any work: can the file be written where the option says?"""
+    path = pathlib.Path(file)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"{option} {file}: no such directory: {path.parent}")
+    if path.is_dir():
+        raise IsADirectoryError(f"{option} {file}: must be a file, got a directory")
+
+
 def _ls(args):
     _load_ops(args.ops)
     ops = [
@@ -110,8 +119,9 @@ def _optimize(args):
     target = pathlib.Path(args.output)
     if target.exists() and target.samefile(args.model):
         raise ValueError(f"-o {args.output}: must be another file than the model, whose weights are mapped")
-    if not target.parent.is_dir():
-        raise FileNotFoundError(f"-o {args.output}: no such directory: {target.parent}")
+    _check_target("-o", args.output)
+    if args.report:
+        _check_target("--report", args.report)
     _load_ops(args.ops)
     graph = load(args.model)
     sets = _proof_inputs(graph, args.prove) or None
@@ -169,6 +179,11 @@ def _latency(ms):
 
 
 def _infer(args):
+    out = pathlib.Path(args.output)
+    if out.exists() and not out.is_dir():
+        raise NotADirectoryError(f"--output {out}: must be a directory, got a file")
+    if args.profile and pathlib.Path(args.profile).resolve().parent != out.resolve():  # made below
+        _check_target("--profile", args.profile)
     if args.threads:
         _core.set_threads(args.threads)
     _load_ops(args.ops)
@@ -181,7 +196,6 @@ def _infer(args):
         begin = time.perf_counter()
         outputs = session.run(arrays)
         times.append(1e3 * (time.perf_counter() - begin))
-    out = pathlib.Path(args.output)
     out.mkdir(parents=True, exist_ok=True)
     rows = []
     for name, file, array in zip(graph.output_names, _file_names(graph.output_names), outputs):

@@ -96,20 +96,28 @@ class Custom(_core.CustomBase):
         if not isinstance(reg_format, str):
             raise TypeError(f"Custom: reg_format must be a str, got {type(reg_format).__name__}")
         path, name = _split(func)
+        written = path  # what errors name: of a source, not the file in the cache
         if pathlib.Path(path).suffix in SOURCES:
             path = compile_source(path)
         native, names = _core.examine_kind(path)
         if not name and len(names) != 1:
             of = ", ".join(names) or "no operator"
-            raise ValueError(f"Custom: {path} holds {of}" + (f": name one as '{path}:{names[0]}'" if names else ""))
+            one = f": name one as '{written}:{names[0]}'" if names else ""
+            raise ValueError(f"Custom: {written} holds {of}{one}")
         name = name or names[0]
         if native:
             found = [op for op in _core.load(path) if op.name == name]
             if not found:
-                raise ValueError(f"Custom: {path} has no op {name!r}, it holds {', '.join(names)}")
+                raise ValueError(f"Custom: {written} has no op {name!r}, it holds {', '.join(names)}")
             self._setup(found[0], attrs, out_shape, out_dtype, bprop, reg_info, reg_format)
         else:
-            self._setup((path, name), attrs, out_shape, out_dtype, bprop, reg_info, reg_format)
+            try:
+                self._setup((path, name), attrs, out_shape, out_dtype, bprop, reg_info, reg_format)
+            except RuntimeError as e:
+                if name in names and written == path:
+                    raise
+                of = f"; it exports {', '.join(names)}" if names and name not in names else ""
+                raise RuntimeError(f"Custom: {written}: {str(e).removeprefix(f'{path}: ')}{of}") from None
 
     def _setup(self, op, attrs, out_shape=None, out_dtype=None, bprop=None, reg_info=None, reg_format="ND"):
         self.bprop, self.reg_format = bprop, reg_format

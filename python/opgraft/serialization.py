@@ -11,6 +11,8 @@ from . import trace as _trace
 from .dtype import bfloat16
 from .tensor import Parameter, Tensor
 
+_NUMPY_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")  # .npy, .npz, .npz without arrays
+
 
 def export(net, *inputs, file_name, file_format="MINDIR"):
     """Writes a Cell, traced on inputs, as a MindIR file. Returns its path.
@@ -78,12 +80,17 @@ def load(file_name):
 def read_numpy(what, file):
     """The array of an .npy file, or a dict of those of an .npz file; errors begin with `what`."""
     try:
-        found = np.load(file, allow_pickle=False)
-        arrays = dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {None: found}
+        with open(file, "rb") as f:
+            if not f.read(6).startswith(_NUMPY_MAGIC):
+                raise ValueError(f"{what} {file}: is not a NumPy file")
     except FileNotFoundError:
         raise FileNotFoundError(f"{what} {file}: no such file") from None
+    try:
+        found = np.load(file, allow_pickle=False)
+        arrays = dict(found) if isinstance(found, np.lib.npyio.NpzFile) else {None: found}
     except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zlib.error) as e:
-        raise ValueError(f"{what} {file}: is no readable NumPy file: {e}") from None
+        why = "holds Python objects instead of numbers" if "allow_pickle" in str(e) else e
+        raise ValueError(f"{what} {file}: is no readable NumPy file: {why}") from None
     # NumPy writes bfloat16 as two plain bytes.
     arrays = {k: a.view(bfloat16) if a.dtype == np.dtype("V2") else a for k, a in arrays.items()}
     return arrays[None] if None in arrays else arrays

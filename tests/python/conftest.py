@@ -14,10 +14,22 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 def tables():
     # OPGRAFT_CASES: a folder of operator folders to test instead of the project's.
-    for path in sorted(pathlib.Path(os.environ.get("OPGRAFT_CASES", ROOT / "aot_ops")).glob("*/cases.py")):
+    folder = pathlib.Path(os.environ.get("OPGRAFT_CASES", ROOT / "aot_ops"))
+    paths = sorted(folder.glob("*/cases.py"))
+    if not paths:
+        raise pytest.Collector.CollectError(
+            f"no cases under {folder}: it must hold operator folders with a cases.py each"
+        )
+    for path in paths:
         spec = importlib.util.spec_from_file_location(f"cases_{path.parent.name}", path)
         module = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(module)
+        for i, case in enumerate(module.CASES):
+            for key in ("op", "inputs", "rtol", "atol"):
+                if key not in case:
+                    raise pytest.Collector.CollectError(
+                        f"{path}: CASES[{i}] ({case.get('op', 'no op')}): {key} is missing"
+                    )
         yield path.parent.name, module
 
 

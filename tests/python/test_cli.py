@@ -259,15 +259,15 @@ def test_bfloat16_inputs(tmp_path):
 def broken_proofs():
     good = inputs()
     yield "missing.npz", None, "no such file"
-    yield "text.npz", b"hello", "is no readable NumPy file"
+    yield "text.npz", b"hello", "is not a NumPy file"
     yield "cut.npz", 200, "is no readable NumPy file"
-    yield "empty.npz", b"", "is no readable NumPy file"
+    yield "empty.npz", b"", "is not a NumPy file"
     yield "name.npz", {"x": good["x"], "maks": good["mask"]}, "must hold arrays x, mask, got x, maks"
     yield "one.npz", {"x": good["x"]}, "must hold arrays x, mask, got x"
     yield "dtype.npz", good | {"x": good["x"].astype(np.float64)}, "x: dtype must be float32, got float64"
     yield "rank.npz", good | {"x": good["x"][0]}, r"x: shape must be (batch, x.1, 16), got (6, 16)"
     yield "shape.npz", good | {"x": good["x"][..., :8]}, "16), got (2, 6, 8)"
-    yield "pickle.npz", good | {"x": np.array([None])}, "is no readable NumPy file"
+    yield "pickle.npz", good | {"x": np.array([None])}, "is no readable NumPy file: holds Python objects"
 
 
 @pytest.mark.parametrize("name,content,match", list(broken_proofs()), ids=[b[0] for b in broken_proofs()])
@@ -293,6 +293,10 @@ def test_optimize_refuses(model, tmp_path):
     assert "must be another file than the model" in error(model, "-o", model)
     assert "no such directory" in error(model, "-o", tmp_path / "none" / "o.mindir")
     assert "no such directory" in error(model, "-o", tmp_path / "o.mindir", "--ops", tmp_path / "none")
+    report = tmp_path / "none" / "r.json"
+    assert f"--report {report}: no such directory: " in error(model, "-o", tmp_path / "o.mindir", "--report", report)
+    assert f"-o {tmp_path}: must be a file, got a directory" in error(model, "-o", tmp_path)
+    assert not (tmp_path / "o.mindir").exists()
     assert "--only-faster needs --prove" in error(model, "-o", tmp_path / "o.mindir", "--only-faster", rc=2)
     (tmp_path / "text.mindir").write_text("nothing")
     assert "text.mindir" in error(tmp_path / "text.mindir", "-o", tmp_path / "o.mindir")

@@ -84,6 +84,8 @@ def test_errors_show_command_and_message(cache, tmp_path, monkeypatch):
         ops.Custom(f"{SOURCES / 'mangled.cc'}:CustomAdd")
     with pytest.raises(ValueError, match="holds no operator"):
         ops.Custom(str(SOURCES / "mangled.cc"))
+    with pytest.raises(RuntimeError, match=r"custom_ops/add.cc: symbol MyAdd is missing.*it exports CustomAdd$"):
+        ops.Custom(f"{SOURCES / 'add.cc'}:MyAdd")
     monkeypatch.setenv("CXX", "no-such-compiler")
     with pytest.raises(FileNotFoundError, match="no-such-compiler"):
         ops.Custom(str(SOURCES / "add.cc"))

@@ -87,6 +87,14 @@ def test_small_latencies_are_told_in_microseconds(given, program):
     assert "latency over 50 runs: min " in last and " 0.000 " not in last and " us" in last
 
 
+def test_targets_are_checked_before_any_work(given):
+    r = run("opgraft infer", given[0], "--profile", "none/p.json")
+    assert r.returncode == 1 and "--profile none/p.json: no such directory: none" in r.stderr
+    assert not (given[0] / "out").exists()
+    r = run("opgraft infer", given[0], "--output", "x.npy")
+    assert r.returncode == 1 and "--output x.npy: must be a directory, got a file" in r.stderr
+
+
 @pytest.mark.parametrize("program", PROGRAMS)
 @pytest.mark.parametrize(
     ("inputs", "options", "code", "message"),

@@ -1,5 +1,5 @@
-"""Does what the documents say: the files of docs/adding_an_op.md are written and its commands run, in their order;
-README's ten lines are run. The folder my_ops becomes a temporary one."""
+"""Does what the documents say: the files of docs/adding_an_op.md and docs/abi.md are written and their commands run, in
+their order; README's ten lines are run. The folder my_ops becomes a temporary one."""
 
 import pathlib
 import re
@@ -41,12 +41,14 @@ def follow(document, folder):
 
 def main():
     try:
-        with tempfile.TemporaryDirectory() as folder:
-            count = follow(ROOT / "docs" / "adding_an_op.md", pathlib.Path(folder) / "my_ops")
-        if count < 8:
-            sys.exit(f"docs/adding_an_op.md: only {count} blocks were found")
+        for document, least in {"adding_an_op.md": 14, "abi.md": 3}.items():
+            with tempfile.TemporaryDirectory() as folder:
+                count = follow(ROOT / "docs" / document, pathlib.Path(folder) / "my_ops")
+            if count < least:
+                sys.exit(f"docs/{document}: only {count} blocks were found, expected at least {least}")
     finally:
-        (ROOT / "build" / "ops" / "squared_relu.so").unlink(missing_ok=True)
+        for op in ("squared_relu", "shifted_relu"):
+            (ROOT / "build" / "ops" / f"{op}.so").unlink(missing_ok=True)
     ten = [b["text"] for b in BLOCK.finditer((ROOT / "README.md").read_text()) if b["kind"] == "python"]
     if not ten:
         sys.exit("README.md: no Python lines were found")
@@ -55,7 +57,7 @@ def main():
         difference = float(output.split()[-1])
         if not difference < 1e-6:
             sys.exit(f"README.md's lines print a difference of {difference}")
-    print("ok: docs/adding_an_op.md and README.md can be followed")
+    print("ok: docs/adding_an_op.md, docs/abi.md and README.md can be followed")
 
 
 if __name__ == "__main__":
