@@ -50,6 +50,9 @@ int main(int argc, char **argv) {
     std::string dir = argv[2];
     std::ofstream h(dir + "/op_manifest.h"), s(dir + "/op_manifest.S");
     h << "// Generated from op.yaml.\n#pragma once\n#include \"opgraft/export.h\"\n";
+    h << "static constexpr std::string_view opgraft_names[] = {";
+    for (auto &op : ops) h << fmt::format("\"{}\", ", op.name);
+    h << "};\n";
     for (auto &op : ops) {
       for (auto &a : op.attrs)
         if (a.name.size() > opgraft::mindspore::Name::kMost)

@@ -2,6 +2,8 @@
 // build generates from op.yaml.
 #pragma once
 
+#include <string_view>
+
 #include "opgraft/guard.h"
 #include "opgraft/mindspore_faces.h"
 #include "opgraft/op.h"
@@ -11,6 +13,12 @@ extern "C" __attribute__((visibility("hidden"))) const char opgraft_manifest_beg
 extern "C" __attribute__((visibility("hidden"))) const char opgraft_manifest_end[];
 
 namespace opgraft::detail {
+
+template <size_t n> constexpr bool listed(const std::string_view (&names)[n], std::string_view name) {
+  for (auto x : names)
+    if (x == name) return true;
+  return false;
+}
 
 // The C functions of one descriptor. kSpec and kInfo have static storage.
 template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
@@ -97,7 +105,11 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
 #define OPGRAFT_OP(Name, ...)                                                                                         \
   namespace opgraft_export_##Name {                                                                                   \
     static constexpr ::opgraft::OpSpec kSpec = {__VA_ARGS__};                                                         \
+    static_assert(::opgraft::detail::listed(::opgraft_names, #Name),                                                  \
+                  "OPGRAFT_OP(" #Name ", ...): the name must be that of an operator in op.yaml");                     \
     static constexpr ::opgraft::detail::OpInfo kInfo = OPGRAFT_INFO_##Name;                                           \
+    static_assert(kSpec.inputs == -1 || kSpec.inputs == kInfo.n_inputs,                                               \
+                  "OPGRAFT_OP(" #Name ", ...): .inputs must be the number of inputs in op.yaml, or -1");              \
     using Faces = ::opgraft::detail::Faces<kSpec, kInfo>;                                                             \
     using Results = ::opgraft::mindspore::Results<kSpec.outputs>;                                                     \
   }                                                                                                                   \

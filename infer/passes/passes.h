@@ -40,7 +40,8 @@ struct Left {
   std::string op, node, why;
 };
 struct Report {
-  int matched = 0;
+  int matched = 0;  // = swapped + merged + left
+  int merged = 0;   // swapped, and then part of what a larger swap replaced
   std::vector<Swap> swapped;
   std::vector<Left> left;
   std::string json() const;
@@ -53,8 +54,11 @@ struct ProofOptions {
   std::function<void(size_t done, size_t total)> progress{};  // after each comparison
 };
 
-// Rules of every registered op's `replaces:`, larger patterns first.
+// Rules of every registered op's `replaces:`, larger patterns first. One that is wrong is left out with a line on
+// stderr, once.
 std::vector<Rule> rules_of(const Registry &registry);
+// Step "replaces" of `opgraft doctor`, for a file that loads: each pattern is right and can match registered ops.
+Check examine_replaces(const std::filesystem::path &file, const Registry &registry);
 
 // Puts ops in place of the subgraphs that the rules match. With `proof`, each swap and then the whole
 // model is compared with what it replaces; a swap that disagrees is undone and reported.

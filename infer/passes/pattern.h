@@ -8,6 +8,7 @@
 //            | "rank(" name ")=" n, a condition
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -52,6 +53,13 @@ struct Pattern {
 
 // Throws Error naming `origin` and what was expected where.
 Pattern parse_pattern(const std::string &program, const std::string &origin);
+// An op's manifest by its name; null where there is none.
+using FindOp = std::function<const Manifest *(const std::string &name)>;
+FindOp find_in(const Registry &registry);
+// One of the op's `replaces:`. Throws as well where the op cannot be made of what it binds, or where a name in it is
+// nothing of the op's: it would match anything and be dropped. strict: also where a call can match no registered op.
+Pattern op_pattern(const std::string &program, const Manifest &op, const FindOp &find, bool strict = false);
+std::string quoted(const std::string &program);  // on one line
 // A graph as a pattern; its inputs become variables by name.
 enum class Fit {
   kShape,  // operators and how they hang together: what can be said before dtypes and ranks are known

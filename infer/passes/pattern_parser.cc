@@ -52,8 +52,8 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string &expected) const {
-    throw Error(OPGRAFT_INVALID_VALUE,
-                fmt::format("{}: pattern: expected {} at '{}'", origin_, expected, s_.substr(at_, 24)));
+    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: pattern {}: expected {} at {}", origin_, quoted(s_), expected,
+                                                   quoted(s_.substr(at_, 24))));
   }
   char peek() const { return at_ < s_.size() ? s_[at_] : '\0'; }
   void skip(bool lines) {

@@ -1,9 +1,13 @@
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
 
 #include "infer/passes/passes.h"
 #include "infer/passes/pattern.h"
+#include "registry/library.h"
 
 namespace opgraft::passes {
 
@@ -17,7 +21,14 @@ std::string Report::json() const {
                  {"ms_before", x.ms_before},
                  {"ms_after", x.ms_after}});
   for (auto &x : left) l.push_back({{"op", x.op}, {"node", x.node}, {"why", x.why}});
-  return nlohmann::json{{"matched", matched}, {"swapped", s}, {"left", l}}.dump(2);
+  return nlohmann::json{{"matched", matched}, {"merged", merged}, {"swapped", s}, {"left", l}}.dump(2);
+}
+
+static void warn_once(const std::string &line) {
+  static std::mutex mutex;
+  static std::set<std::string> said;
+  std::lock_guard lock(mutex);
+  if (said.insert(line).second) fmt::print(stderr, "{}\n", line);
 }
 
 std::vector<Rule> rules_of(const Registry &registry) {
@@ -35,7 +46,13 @@ std::vector<Rule> rules_of(const Registry &registry) {
   for (auto &op : ops) {
     if (registry.resolve(op->name()) != op) continue;  // an older version
     for (auto &program : op->manifest.replaces) {
-      Pattern p = parse_pattern(program, op->spec());
+      Pattern p;
+      try {
+        p = op_pattern(program, op->manifest, find_in(registry));
+      } catch (const Error &e) {
+        warn_once(fmt::format("opgraft: {}: left out: {}", op->path, e.what()));
+        continue;
+      }
       size_t level = 0;
       for (auto &c : p.calls) level += grafts.count(c.op);
       all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, level, p.calls.size()});
@@ -46,6 +63,27 @@ std::vector<Rule> rules_of(const Registry &registry) {
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));
   return out;
+}
+
+Check examine_replaces(const std::filesystem::path &file, const Registry &registry) {
+  auto library = Library::open(file, {});
+  auto registered = find_in(registry);
+  auto find = [&](const std::string &name) {
+    for (auto &e : library->entries())
+      if (e.manifest.name == name) return &e.manifest;
+    return registered(name);
+  };
+  size_t patterns = 0;
+  std::string wrong;
+  for (auto &e : library->entries())
+    for (auto &program : e.manifest.replaces) try {
+        ++patterns;
+        op_pattern(program, e.manifest, find, true);
+      } catch (const Error &error) {
+        wrong += (wrong.empty() ? "" : "; ") + std::string(error.what());
+      }
+  if (!wrong.empty()) return {"replaces", wrong, false};
+  return {"replaces", patterns ? fmt::format("{} pattern{}", patterns, patterns == 1 ? "" : "s") : "no pattern", true};
 }
 
 }  // namespace opgraft::passes

@@ -29,15 +29,16 @@ class Substituter {
 
   Report run(const std::vector<Rule> &rules) {
     for (auto &rule : rules) apply(rule);
-    std::erase_if(report_.swapped, [&](auto &s) { return g_.node(s.id).dead; });
+    report_.merged = int(std::erase_if(report_.swapped, [&](auto &s) { return g_.node(s.id).dead; }));
     return std::move(report_);
   }
 
  private:
   void apply(const Rule &rule) {
-    Pattern pattern = rule.pattern ? pattern_of(*rule.pattern, rule.trace_pattern ? Fit::kShape : Fit::kGiven)
-                                   : parse_pattern(rule.program, rule.name);
     OpPtr op = rule.op.empty() ? nullptr : registry_.resolve(rule.op);
+    Pattern pattern = rule.pattern ? pattern_of(*rule.pattern, rule.trace_pattern ? Fit::kShape : Fit::kGiven)
+                      : op         ? op_pattern(rule.program, op->manifest, find_in(registry_))
+                                   : parse_pattern(rule.program, rule.name);
     const std::string &root_op = pattern.calls[size_t(pattern.results[0].node)].op;
     users_ = g_.users();
     std::vector<NodeId> roots;
@@ -48,7 +49,6 @@ class Substituter {
       Match m;
       if (!match(g_, pattern, op ? &op->manifest : nullptr, root, m)) continue;
       if (rule.trace_pattern && !match_traced(rule, root, m)) continue;
-      ++report_.matched;
       std::string node = g_.node(root).name;
       auto left = [&](const std::string &why) {
         if (reported_.insert({rule.name, node, why}).second) report_.left.push_back({rule.name, node, why});
@@ -390,6 +390,7 @@ Report substitute(Graph &graph, const Registry &registry, const std::vector<Rule
       if (!report.swapped.empty()) remove_dead_code(after, registry);
       graph = std::move(after);
       report.left.insert(report.left.end(), refused.begin(), refused.end());
+      report.matched = int(report.swapped.size()) + report.merged + int(report.left.size());
       return report;
     }
     size_t known = excluded.size();

@@ -255,7 +255,11 @@ def _parser():
     p = command("ls", _ls, "list the registered operators")
     ops(p)
     p.add_argument("--json", action="store_true")
-    p = command("doctor", _doctor, "run every loading check on a shared object; exit code 1 when it would be refused")
+    p = command(
+        "doctor",
+        _doctor,
+        "run every loading check on a shared object and check its patterns; exit code 1 when one fails",
+    )
     p.add_argument("file")
     p.add_argument("--json", action="store_true")
     p = command(

@@ -6,23 +6,33 @@ from . import dtype as dt
 from .tensor import Tensor
 
 
+def _left_line(op, node, why):
+    name = op.partition("@")[0]
+    refused = f"node {name}:{node}: {name}: "  # by the op's own inference; the shapes are in `why`
+    if why.startswith(refused):
+        return f"left alone: {node} does not fit {op}: {why.removeprefix(refused).partition(' [inputs: ')[0]}"
+    return f"left alone: {node} ({op}): {why}"
+
+
 class Report:
     """What was matched, swapped, and left alone and why.
 
     swapped: dicts of op, node, max_abs, mean_abs, ms_before, ms_after (None where not proven); left: of op, node,
-    why. Without a proof and before the first call of a Cell nothing is known yet: `pending` is then True, and the
-    report is filled in when the Cell is traced.
+    why; merged: how many swaps a larger one then replaced; matched = swapped + merged + left. Without a proof and
+    before the first call of a Cell nothing is known yet: `pending` is then True, and the report is filled in when the
+    Cell is traced.
     """
 
-    def __init__(self, matched=0, swapped=(), left=(), pending=False):
+    def __init__(self, matched=0, swapped=(), left=(), pending=False, merged=0):
         self.matched, self.swapped, self.left, self.pending = matched, list(swapped), list(left), pending
+        self.merged = merged
 
     def _fill(self, result):
         if self.pending:
             self.__init__(**result)
 
     def to_dict(self) -> dict:
-        return {"matched": self.matched, "swapped": self.swapped, "left": self.left}
+        return {"matched": self.matched, "merged": self.merged, "swapped": self.swapped, "left": self.left}
 
     def __str__(self):
         if self.pending:
@@ -33,13 +43,14 @@ class Report:
         for s in self.swapped:
             values = [(s.get(name), form) for name, form in columns]
             rows.append(["-" if v is None else format(v, form) if form else v for v, form in values])
-        lines = [f"matched {self.matched}, swapped {len(self.swapped)}, left {len(self.left)}"]
+        merged = f", merged into larger ones {self.merged}" if self.merged else ""
+        lines = [f"matched {self.matched}, swapped {len(self.swapped)}{merged}, left {len(self.left)}"]
         if self.swapped:
             widths = [max(map(len, column)) for column in zip(*rows)]
             lines += [
                 "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))) for r in rows
             ]
-        lines += [f"left: {x['node']} ({x['op']}): {x['why']}" for x in self.left]
+        lines += [_left_line(**x) for x in self.left]
         return "\n".join(lines)
 
     def __repr__(self):

@@ -6,6 +6,7 @@
 #include "aot_ops/common/threads.h"
 #include "bindings.h"
 #include "infer/native.h"
+#include "infer/passes/passes.h"
 #include "infer/session.h"
 #include "registry/functions.h"
 
@@ -167,10 +168,12 @@ void bind_registry(py::module_ &m) {
       "examine",
       [](const std::string &file) {
         std::vector<std::tuple<std::string, bool, std::string>> out;
-        for (auto &c : examine(file)) out.emplace_back(c.step, c.ok, c.detail);
+        auto checks = examine(file);
+        if (checks.back().ok) checks.push_back(passes::examine_replaces(file, Registry::global()));
+        for (auto &c : checks) out.emplace_back(c.step, c.ok, c.detail);
         return out;
       },
-      py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal");
+      py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal, and then of `replaces:`");
   m.def("set_threads", &opgraft_set_threads, py::arg("n"));
   m.def(
       "run_op",

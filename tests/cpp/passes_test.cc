@@ -213,6 +213,51 @@ TEST(Proof, NanAndInfMustStandInTheSamePlaces) {
 
 TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty()); }
 
+// Names that nothing takes up would match anything and be dropped; the message tells what they can be.
+TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
+  Manifest op;
+  op.name = "Norm", op.version = "1.0.0";
+  op.inputs = {{"x", "T"}, {"gamma", "T"}, {"bias", "T", true}, {"residual", "T", true}};
+  op.attrs = {{"epsilon", OPGRAFT_ATTR_FLOAT, std::nullopt}, {"mode", OPGRAFT_ATTR_STRING, std::nullopt}};
+  auto cause = [&](const std::string &program, bool strict) -> std::string {
+    try {
+      op_pattern(program, op, find_in(ops()), strict);
+      return "";
+    } catch (const Error &e) {
+      return e.what();
+    }
+  };
+  for (const char *right : {"Mul(x, Rsqrt(Add(gamma, epsilon)))", "Mul(Mul(x, _), gamma)",
+                            "m = Neg(x)\nMul(m, Add(m, gamma))", "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast",
+                            "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2", "GeLU(Mul(x, gamma), approximate=tanh)",
+                            "Softmax(Mul(x, gamma), axis=a) -> epsilon=a", "Add(Mul(x, gamma), bias)"})
+    EXPECT_EQ(cause(right, true), "") << right;
+  const std::tuple<const char *, const char *, bool> wrong[] = {
+      {"Mul(x, Rsqrt(Add(gamma, eps)))",
+       "eps must be an input of the op (x, gamma, bias, residual), an attribute "
+       "of the op (epsilon, mode), a label",
+       false},
+      {"Mul(m, Add(x, gamma))\n", "m must be an input", false},
+      {"Neg(x)", "input gamma must be bound", false},
+      {"Add(Mul(x, gamma), residual)", "input bias must be bound, as residual after it is", false},
+      {"m = Neg(x)\nMul(x, gamma)", "m must be computed on the way", false},
+      {"Mul(x, gamma), x", "results must be calls", false},
+      {"MatMul(x, gamma, transpose_b=tranpose)", "MatMul(transpose_b=) must be a value", false},
+      {"Mul(x, gamma) -> eps=1", "-> eps= must be one of the op's attributes (epsilon, mode)", false},
+      {"Mul(x, gamma) -> epsilon=1/c", "-> epsilon=: c must be a value", false},
+      {"Mul(x, gamma) -> rank(z)=2", "-> rank(z): z must be a value", false},
+      {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
+      {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},
+      {"Mul(x, Neg(gamma, axis=1))", "Neg(axis=) must be one of its attributes (none)", true},
+  };
+  for (auto &[program, what, strict] : wrong) {
+    std::string got = cause(program, true);
+    EXPECT_TRUE(got.starts_with("Norm@1.0.0: pattern " + quoted(program) + ": ")) << got;
+    EXPECT_NE(got.find(what), got.npos) << got;
+    EXPECT_EQ(cause(program, false).empty(), strict) << program;
+  }
+}
+
 TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
   for (const char *text : {"", "Mul(", "Mul(x,", "x", "a = ", "Mul(x, y) ->", "Mul(x y)", "Mul(x, p=[1, )",
                            "Mul(x, p=\"a)", "Mul(x) -> rank(x)", "Mul(x) -> rank()=2", "Mul(x) -> rank(x)=a"})

@@ -59,6 +59,7 @@ CHECKS = [
     "dlopen",
     "descriptor",
     "score",
+    "replaces",
 ]
 
 
@@ -79,6 +80,24 @@ def test_doctor_stops_at_the_cause(tmp_path, name, content, check):
     last = run("doctor", file, rc=1).stdout.splitlines()[-1]
     assert last.startswith(f"FAIL {check}: ") and len(last) > len(f"FAIL {check}: ")
     assert not json.loads(run("doctor", "--json", file, rc=1).stdout)["accepted"]
+
+
+@pytest.mark.parametrize("name,inputs,what", [
+    ("Other", 1, "OPGRAFT_OP(Other, ...): the name must be that of an operator in op.yaml"),
+    ("Same", 2, "OPGRAFT_OP(Same, ...): .inputs must be the number of inputs in op.yaml, or -1"),
+])  # fmt: skip
+def test_build_compares_the_source_with_op_yaml(tmp_path, name, inputs, what):
+    (tmp_path / "op.yaml").write_text(
+        "name: Same\nversion: 1.0.0\ninputs: [{name: x, dtype: T}]\noutputs: [{name: y, dtype: T}]\n"
+        "dtypes: {T: [float32]}\n"
+    )
+    (tmp_path / "same.cc").write_text(
+        '#include "opgraft/op.h"\nusing namespace opgraft;\nstatic void f(InferContext &) {}\n'
+        f"static void k(Context &) {{}}\nOPGRAFT_OP({name}, .inputs = {inputs}, .infer = f, .kernel = k)\n"
+    )
+    done = run("build", tmp_path, rc=1)
+    errors = [line for line in (done.stdout + done.stderr).splitlines() if "error: " in line]
+    assert what in errors[0]
 
 
 @pytest.mark.parametrize("command", ["ls", "doctor", "optimize", "infer", "build", "version", None])

@@ -1,5 +1,10 @@
 """Substitution by pattern: what is found, what a proof keeps, and when it takes effect."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import opgraft
@@ -50,7 +55,72 @@ def test_proven_swap_and_its_report():
     assert summary == "matched 1, swapped 1, left 0"
     for name in ("ms before", "ms after", "max abs"):  # numbers stand below the end of their heading
         assert line[: header.index(name) + len(name)].split()[-1][-1].isdigit()
-    assert report.to_dict().keys() == {"matched", "swapped", "left"}
+    assert report.to_dict().keys() == {"matched", "merged", "swapped", "left"}
+
+
+def test_a_line_for_each_place_left_alone_and_counts_that_add_up():
+    class Layers(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.w, self.b = opgraft.Parameter(normal(8, 16)), opgraft.Parameter(normal(16))
+            self.gamma, self.beta = opgraft.Parameter(normal(8)), opgraft.Parameter(normal(8))
+
+        def construct(self, x, row):
+            s = x + row
+            d = s - ops.mean(s, -1, True)
+            norm = d * ops.rsqrt(ops.mean(d * d, -1, True) + 1e-6) * self.gamma + self.beta
+            return norm, ops.gelu(ops.matmul(x, self.w) + self.b)
+
+    net = Layers()
+    report = rewrite.substitute(net)
+    net(normal(4, 8), normal(8))  # AddLayerNorm takes no row that is repeated
+    lines = str(report).splitlines()
+    left = [line for line in lines if line.startswith("left alone: ")]
+    assert len(left) == len(report.left) == 1
+    at = report.left[0]
+    assert left[0] == (
+        f"left alone: {at['node']} does not fit {at['op']}: residual.shape must equal x.shape (4, 8), got (8,)"
+    )
+    assert "[inputs: " in at["why"]
+    assert report.merged > 0  # the sum became Dense and then part of Dense with its activation
+    assert report.matched == len(report.swapped) + report.merged + len(report.left)
+    assert f"merged into larger ones {report.merged}, left 1" in lines[0]
+
+
+PROBE = """name: Probe
+version: 1.0.0
+inputs: [{{name: x, dtype: T}}]
+outputs: [{{name: y, dtype: T}}]
+attrs: [{{name: epsilon, type: float, default: 0.5}}]
+dtypes: {{T: [float32]}}
+replaces:
+  - "Neg(Neg(x))"
+  - "{}"
+"""
+
+
+@pytest.mark.parametrize("pattern,what", [
+    ("Sqrt(Add(x, eps))", "eps must be an input of the op (x), an attribute of the op (epsilon), a label"),
+    ("Sqrt(Add(x, epsilon)", "expected ',' or ')' at ''"),
+    ("Sqrt(_)", "input x must be bound"),
+])  # fmt: skip
+def test_a_wrong_pattern_is_left_out_and_doctor_tells(tmp_path, pattern, what):
+    tests = pathlib.Path(__file__).resolve().parents[1]
+    yaml, so = tmp_path / "op.yaml", tmp_path / "probe.so"
+    yaml.write_text(PROBE.format(pattern))
+    subprocess.run(["cc", "-shared", "-fPIC", f'-DNOTE_YAML="{yaml}"', f"-DNOTE_ABI={0x10000}",
+                    f"-I{tests.parent / 'include'}", tests / "bad_ops/probe.c", tests / "bad_ops/note.S", "-o", so],
+                   check=True)  # fmt: skip
+    code = "from opgraft import _core as c; c.rules(); print(sum(r.name == 'Probe@1.0.0' for r in c.rules()))"
+    env = {**os.environ, "OPGRAFT_OPS_PATH": f"{tmp_path}:{os.environ.get('OPGRAFT_OPS_PATH', '')}"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+    assert done.stdout == "1\n", done.stderr  # the other pattern stays
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"opgraft: {so}: left out: Probe@1.0.0: pattern '{pattern}': ") and what in line
+    doctor = subprocess.run([sys.executable, "-m", "opgraft.cli", "doctor", so], capture_output=True, text=True)
+    assert doctor.returncode == 1
+    last = doctor.stdout.splitlines()[-1]
+    assert last.startswith("FAIL replaces: Probe@1.0.0: ") and what in last
 
 
 @MODES

@@ -1,0 +1,145 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <set>
+
+#include "infer/passes/pattern.h"
+
+namespace opgraft::passes {
+namespace {
+
+template <class List> std::string names(const char *what, const List &list) {
+  std::vector<std::string> out;
+  for (auto &x : list) out.push_back(x.name);
+  return fmt::format("{} ({})", what, out.empty() ? "none" : fmt::format("{}", fmt::join(out, ", ")));
+}
+
+// What a pattern of op.yaml may say: the op that goes in is made of names, and a name that nothing takes up would
+// match anything and be dropped.
+class Checker {
+ public:
+  Checker(const Pattern &p, const std::string &program, const Manifest &op, const FindOp &find, bool strict)
+      : p_(p), program_(program), op_(op), find_(find), strict_(strict) {}
+
+  void run() {
+    for (auto &s : p_.settings) asked_.insert(s.name);
+    reach(p_.results[0]);
+    for (size_t i = 0; i < p_.calls.size(); ++i)
+      if (!reached_.count(int(i)))
+        fail(fmt::format("{} must be computed on the way to the first result",
+                         p_.calls[i].label.empty() ? p_.calls[i].op : p_.calls[i].label));
+    for (auto &r : p_.results)
+      if (r.kind != Pattern::Arg::kNode) fail("results must be calls or labels");
+    for (auto &c : p_.calls) {
+      for (auto &a : c.args)
+        if (a.kind == Pattern::Arg::kVariable) variable(a.name);
+      const Manifest *primitive = find_(c.op);
+      if (strict_) known(c, primitive);
+      for (auto &[attr, want] : c.attrs)
+        if (want.kind == Pattern::Want::kBind) bind(c, attr, want.name, primitive);
+    }
+    settings();
+    bound();
+  }
+
+ private:
+  [[noreturn]] void fail(const std::string &what) const {
+    throw Error(OPGRAFT_INVALID_VALUE,
+                fmt::format("{}@{}: pattern {}: {}", op_.name, op_.version, quoted(program_), what));
+  }
+
+  void reach(const Pattern::Arg &a) {
+    if (a.kind != Pattern::Arg::kNode || !reached_.insert(a.node).second) return;
+    for (auto &x : p_.calls[size_t(a.node)].args) reach(x);
+  }
+
+  void variable(const std::string &name) {
+    if (op_.attr(name)) {
+      attrs_.insert(name);
+    } else if (op_.input_index(name) >= 0 || asked_.count(name)) {
+      values_.insert(name);
+    } else {
+      fail(fmt::format("{} must be an input {}, an attribute {}, a label of a line before, or _ for anything", name,
+                       names("of the op", op_.inputs), names("of the op", op_.attrs)));
+    }
+  }
+
+  // attr=name: an attribute of the op, a name that a setting takes up, or a word where the primitive takes words.
+  void bind(const Pattern::Call &c, const std::string &attr, const std::string &name, const Manifest *primitive) {
+    auto *declared = primitive ? primitive->attr(attr) : nullptr;
+    if (op_.attr(name) || asked_.count(name)) attrs_.insert(name);
+    else if (declared && declared->kind != OPGRAFT_ATTR_STRING)
+      fail(fmt::format("{}({}=) must be a value, an attribute {}, or _ for anything, got {}", c.op, attr,
+                       names("of the op", op_.attrs), name));
+  }
+
+  void known(const Pattern::Call &c, const Manifest *primitive) const {
+    if (!primitive) fail(fmt::format("no registered op is named {}", c.op));
+    auto &m = *primitive;
+    if (int n = int(c.args.size()); n < m.least_inputs() || (n > int(m.inputs.size()) && !m.variadic()))
+      fail(fmt::format("{} must have {}, got {} arguments", c.op, names("inputs", m.inputs), n));
+    for (auto &[attr, want] : c.attrs)
+      if (!m.attr(attr)) fail(fmt::format("{}({}=) must be one of its {}", c.op, attr, names("attributes", m.attrs)));
+  }
+
+  void settings() {
+    for (auto &s : p_.settings) {
+      using Kind = Pattern::Setting;
+      bool value = values_.count(s.name) || p_.labels.count(s.name), attr = attrs_.count(s.name);
+      auto *declared = op_.attr(s.attr);
+      if (s.kind != Kind::kRank && !declared)
+        fail(fmt::format("-> {}= must be one of {}", s.attr, names("the op's attributes", op_.attrs)));
+      bool fits =
+          s.kind == Kind::kLiteral || (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
+          (s.kind == Kind::kInverse && (attr || value)) || ((s.kind == Kind::kDim || s.kind == Kind::kRank) && value);
+      if (!fits)
+        fail(fmt::format("-> {}: {} must be {} that the pattern names",
+                         s.kind == Kind::kRank ? "rank(" + s.name + ")" : s.attr + "=", s.name,
+                         s.kind == Kind::kName ? "an attribute" : "a value"));
+    }
+  }
+
+  void bound() const {
+    std::string missing;
+    for (auto &t : op_.inputs) {
+      if (!values_.count(t.name)) {
+        if (missing.empty()) missing = t.name;
+        if (!t.optional) fail(fmt::format("input {} must be bound, the pattern does not name it", t.name));
+      } else if (!missing.empty()) {
+        fail(fmt::format("input {} must be bound, as {} after it is", missing, t.name));
+      }
+    }
+  }
+
+  const Pattern &p_;
+  const std::string &program_;
+  const Manifest &op_;
+  const FindOp &find_;
+  const bool strict_;
+  std::set<std::string> asked_;           // by settings
+  std::set<std::string> values_, attrs_;  // what a match binds
+  std::set<int> reached_;
+};
+
+}  // namespace
+
+std::string quoted(const std::string &program) {
+  std::string out = "'";
+  for (char c : program) c == '\n' ? out += "\\n" : out += c;
+  return out + "'";
+}
+
+FindOp find_in(const Registry &registry) {
+  return [&registry](const std::string &name) -> const Manifest * {
+    OpPtr op = registry.find(name);  // the registry keeps it
+    return op ? &op->manifest : nullptr;
+  };
+}
+
+Pattern op_pattern(const std::string &program, const Manifest &op, const FindOp &find, bool strict) {
+  Pattern p = parse_pattern(program, op.name + "@" + op.version);
+  Checker(p, program, op, find, strict).run();
+  return p;
+}
+
+}  // namespace opgraft::passes
