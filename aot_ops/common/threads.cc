@@ -34,8 +34,7 @@ struct Pool {
   void (*body)(void *, int64_t, int64_t, int32_t) = nullptr;
   void *arg = nullptr;
   std::atomic<int32_t> wanted{0};
-  int32_t started = 1;              // threads that were made, the caller included
-  std::atomic<int32_t> running{1};  // of these, those that have begun to run
+  int32_t started = 1;  // threads that exist, the caller included
 
   void work(int32_t worker) {
     const int64_t total = n, size = chunk;
@@ -72,7 +71,6 @@ struct Pool {
       auto run = [](void *p) -> void * {
         auto a = *static_cast<std::pair<Pool *, int32_t> *>(p);
         delete static_cast<std::pair<Pool *, int32_t> *>(p);
-        a.first->running.fetch_add(1);
         a.first->serve(a.second);
         return nullptr;
       };
@@ -83,8 +81,6 @@ struct Pool {
       }
       pthread_detach(t);
     }
-    // Once a process: one that ends while a thread is half made brings down LeakSanitizer's look at its memory.
-    while (running.load() < started) sched_yield();
   }
 
   void loop(int64_t total, int64_t grain, void (*f)(void *, int64_t, int64_t, int32_t), void *a) {
