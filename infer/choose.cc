@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstring>
 
+#include "infer/native_call.h"
 #include "registry/choice.h"
 
 namespace opgraft {
@@ -15,33 +16,17 @@ constexpr int kRuns = 5;
 double measure(const Op &op, const std::vector<opgraft_tensor> &in, const FlatAttrs &attrs,
                const std::vector<opgraft_tensor> &out) {
   const opgraft_op &native = *op.native;
-  auto check = [&](int status) {
-    if (status) throw Error(status & 0xff, last_error(op, status));
-  };
-  opgraft_infer_args args{sizeof args, int32_t(in.size()), attrs.size(), 0, in.data(), attrs.data(), nullptr, nullptr,
-                          nullptr};
-  opgraft_call call{};
-  call.struct_size = sizeof call;
-  call.n_inputs = int32_t(in.size());
-  call.n_outputs = int32_t(out.size());
-  call.n_attrs = attrs.size();
-  call.inputs = in.data();
-  call.outputs = out.data();
-  call.attrs = attrs.data();
-  call.host = host();
-  std::shared_ptr<void> workspace;
-  if (native.workspace) check(native.workspace(&args, &call.workspace_bytes));
-  if (call.workspace_bytes) workspace = allocate(call.workspace_bytes);
-  call.workspace = workspace.get();
+  NativeCall made(op, in, out, attrs);
+  opgraft_call &call = made.call;
   std::vector<std::shared_ptr<void>> blobs;
   std::vector<const void *> packed(in.size());
   for (size_t i = 0; native.prepare && i < in.size(); ++i) {
     uint64_t bytes = 0;
     if (!in[i].data) continue;
-    check(native.prepare(&args, int32_t(i), nullptr, &bytes));
+    made.check(native.prepare(&made.args, int32_t(i), nullptr, &bytes));
     if (!bytes) continue;
     blobs.push_back(allocate(bytes));
-    check(native.prepare(&args, int32_t(i), blobs.back().get(), &bytes));
+    made.check(native.prepare(&made.args, int32_t(i), blobs.back().get(), &bytes));
     packed[i] = blobs.back().get();
   }
   call.packed = packed.data();
@@ -55,19 +40,10 @@ double measure(const Op &op, const std::vector<opgraft_tensor> &in, const FlatAt
       t.data = blobs.back().get();
     }
   call.inputs = inputs.data();
-  struct State {
-    const opgraft_op &native;
-    void *state = nullptr;
-    ~State() {
-      if (state && native.release) native.release(state);
-    }
-  } state{native};
-  if (native.init) check(native.init(&args, &state.state));
-  call.state = state.state;
   double best = 1e300;
   for (int i = 0; i < kRuns; ++i) {
     const auto start = std::chrono::steady_clock::now();
-    check(native.kernel(&call));
+    made.check(native.kernel(&call));
     best = std::min(best, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
   return best;

@@ -5,7 +5,7 @@
 
 #include "aot_ops/common/threads.h"
 #include "bindings.h"
-#include "infer/native.h"
+#include "infer/native_call.h"
 #include "infer/passes/passes.h"
 #include "infer/session.h"
 #include "registry/functions.h"
@@ -60,37 +60,14 @@ void run_into(const OpPtr &op, const py::iterable &inputs, const py::iterable &o
     if (Shape(shapes[i].dims, shapes[i].dims + shapes[i].ndim) != out[i].dims() || shapes[i].dtype != out[i].dtype())
       throw py::value_error(op->name() + ": output " + std::to_string(i) + " must be " + dtype_name(shapes[i].dtype) +
                             to_string({shapes[i].dims, size_t(shapes[i].ndim)}) + ", got " + out[i].type().text());
-  infer.outputs = nullptr;
-  opgraft_call call{};
-  call.struct_size = sizeof call;
-  call.n_inputs = int32_t(iv.size());
-  call.n_outputs = int32_t(ov.size());
-  call.n_attrs = flat.size();
-  call.inputs = iv.data();
-  call.outputs = ov.data();
-  call.attrs = flat.data();
-  std::shared_ptr<void> workspace;
-  void *state = nullptr;
-  if (reference) {
-    if (!op->native->reference) throw py::value_error(op->name() + ": has no reference");
-  } else {
-    uint64_t bytes = 0;
-    if (op->native->workspace) check(op->native->workspace(&infer, &bytes));
-    if (op->native->init) check(op->native->init(&infer, &state));
-    workspace = allocate(size_t(bytes));
-    call.workspace = workspace.get();
-    call.workspace_bytes = bytes;
-    call.state = state;
-    call.host = opgraft_shared_host();
-  }
+  if (reference && !op->native->reference) throw py::value_error(op->name() + ": has no reference");
+  NativeCall made(*op, iv, ov, flat);
   int status;
   {
     py::gil_scoped_release gil;
-    status = (reference ? op->native->reference : op->native->kernel)(&call);
+    status = (reference ? op->native->reference : op->native->kernel)(&made.call);
   }
-  std::string message = status ? op->native->last_error() : "";
-  if (state && op->native->release) op->native->release(state);
-  if (status) raise_status(status, message);
+  made.check(status);
 }
 
 }  // namespace
