@@ -195,134 +195,7 @@ cmd_demo() {
 }
 
 # --- testing ---
-RESULTS=$BUILD/results
-# note passed|failed|skipped NAME: one result that no test runner reports.
-note() {
-  printf '%s\t%s\n' "$1" "$2" >>"$RESULTS/stages.tsv"
-  printf '%s: %s\n' "$1" "$2"
-}
-run_ctest() {  # NAME DIR [ctest options]
-  local name=$1 dir=$2
-  shift 2
-  ctest --test-dir "$dir" --output-on-failure -j "$JOBS" --output-junit "$RESULTS/$name.xml" "$@" </dev/null
-}
-run_pytest() {
-  # Exit 5: nothing collected; the summary then shows it.
-  local rc=0
-  "$PY" -m pytest -q tests/python --junitxml="$RESULTS/pytest.xml" </dev/null || rc=$?
-  [ $rc = 0 ] || [ $rc = 5 ]
-}
-# stage NAME COMMAND…: runs a command in a shell of its own; its failure is counted, not fatal.
-stage() {
-  local name=$1 rc=0
-  shift
-  say "$name"
-  OPGRAFT_STAGE=1 bash "$ROOT/build.sh" _stage "$@" || rc=$?
-  if [ $rc = 77 ]; then note skipped "$name"; return 0; fi
-  # A test runner's JUnit file is counted by summary(); its exit code matters where that file shows no failure.
-  case $1 in
-    run_ctest | run_pytest | stage_asan | stage_asan_ops | stage_tsan)
-      [ $rc = 0 ] || printf 'runner\t%s (exit code %s)\t%s\n' "$name" $rc "$2" >>"$RESULTS/stages.tsv"
-      ;;
-    *) if [ $rc = 0 ]; then note passed "$name"; else note failed "$name (exit code $rc)"; fi ;;
-  esac
-}
-skip() { printf 'skipped: %s\n' "$*"; exit 77; }
-
-stage_shell() {
-  local script rc=0
-  for script in tests/shell/*_test.sh; do bash "$script" || rc=1; done
-  return $rc
-}
-# What gcc 12's run-time libraries need on kernels with wide address randomisation.
-fixed_addresses() { if setarch -R true 2>/dev/null; then setarch -R "$@"; else "$@"; fi; }
-
-asan_tree() {
-  configure "$BUILD/asan" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=address,undefined -DOPGRAFT_ONE_TARGET=ON \
-    -DOPGRAFT_BUILD_PYTHON=ON "-DPython_EXECUTABLE=$PY" -DPython_FIND_VIRTUALENV=ONLY
-  fixed_addresses "$CMAKE" --build "$BUILD/asan" -j "$JOBS"
-  # GCC 12's libasan takes what lies before a thread-local block for a header of glibc 2.19's when the block happens
-  # to lie 16 bytes into a page, and then reads anywhere (LeakSanitizer: "Tracer caught signal 11"): not asked to.
-  export UBSAN_OPTIONS=print_stacktrace=1
-  export ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1:intercept_tls_get_addr=0
-}
-stage_asan() {
-  asan_tree
-  fixed_addresses ctest --test-dir "$BUILD/asan" --output-on-failure --no-tests=error -j "$JOBS" --output-junit "$RESULTS/asan.xml"
-}
-# The case tables of the operators. The interpreter is not instrumented and frees little at its end: no leaks are
-# looked for. -s: a report of the sanitizers ends the process, and what pytest had captured with it.
-stage_asan_ops() {
-  asan_tree
-  ASAN_OPTIONS+=:detect_leaks=0
-  fixed_addresses env LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-    PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
-    "$PY" -m pytest -q -s -p no:cacheprovider tests/python/test_ops.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
-}
-stage_tsan() {
-  [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
-  local dir=$BUILD/tsan
-  configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=thread -DOPGRAFT_ONE_TARGET=ON
-  fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
-  fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
-}
-stage_fuzz() {
-  need_apt clang libclang-rt-14-dev llvm
-  local yaml
-  mkdir -p "$RESULTS"
-  if ! yaml=$(tests/fuzz/yaml_cpp.sh "$BUILD/fuzz/yaml-cpp"); then
-    yaml=
-    note skipped "fuzzing inside yaml-cpp: its source cannot be had, the system's library is not instrumented"
-  fi
-  tests/fuzz/run.sh "$BUILD/fuzz" "$BUILD/ops" "$yaml"
-}
-stage_wheel() {
-  cmd_wheel
-  local tmp
-  tmp=$(mktemp -d)
-  trap 'rm -rf "${tmp:-}"' EXIT
-  "$PY" -m venv "$tmp/venv"
-  "$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/opgraft-*.whl </dev/null
-  cp -r aot_ops/swiglu "$tmp/my_swiglu"
-  sed -i 's/^version: 1.0.0/version: 1.0.1/' "$tmp/my_swiglu/op.yaml" # 1.0.0 comes with the wheel
-  cp tests/shell/wheel_check.py "$tmp/"
-  (cd "$tmp" && env -u PYTHONPATH -u OPGRAFT_OPS_PATH PATH="$tmp/venv/bin:$PATH" "$tmp/venv/bin/python" wheel_check.py my_swiglu)
-}
-stage_gate() {
-  [ -e bench/gate.py ] || skip "no bench/gate.py"
-  "$PY" bench/gate.py --small
-}
-
-# The closing line, from the runners' JUnit files and the stages' notes. Fails where something did.
-summary() {
-  "$PY" - "$RESULTS" <<'PYTHON'
-import pathlib, sys, xml.etree.ElementTree as tree
-
-total = dict(passed=0, failed=0, skipped=0)
-folder = pathlib.Path(sys.argv[1])
-failures = {}
-for file in sorted(folder.glob("*.xml")):
-    for suite in tree.parse(file).getroot().iter("testsuite"):
-        count = {k: int(suite.get(k) or 0) for k in ("tests", "failures", "errors", "skipped", "disabled")}
-        failed, skipped = count["failures"] + count["errors"], count["skipped"] + count["disabled"]
-        failures[file.stem] = failures.get(file.stem, 0) + failed
-        total["failed"] += failed
-        total["skipped"] += skipped
-        total["passed"] += count["tests"] - failed - skipped
-notes = folder / "stages.tsv"
-for line in notes.read_text().splitlines() if notes.exists() else []:
-    result, name, *report = line.split("\t")
-    if result == "runner":  # failed: counted above, unless it broke before it could report a failure
-        result = "failed"
-        total["failed"] += not failures.get(report[0])
-    else:
-        total[result] += 1
-    if result != "passed":
-        print(f"{result}: {name}")
-print("{passed} passed, {failed} failed, {skipped} skipped".format(**total))
-sys.exit(total["failed"] > 0 or total["passed"] == 0)
-PYTHON
-}
+source tests/stages.sh
 
 cmd_test() {
   local all=
@@ -349,7 +222,7 @@ cmd_test() {
     stage "performance gate" stage_gate
   fi
   trap - ERR
-  summary
+  "$PY" tests/summary.py "$RESULTS"
 }
 
 cmd_bench() {

@@ -1,5 +1,7 @@
 #include "infer/passes/pattern.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -18,6 +20,12 @@ bool scalar(const Value &v, double &out) {
     case OPGRAFT_INT64: out = double(*v.constant.data<int64_t>()); return true;
     default: return false;
   }
+}
+
+double number(const AttrValue &v) {
+  if (auto f = std::get_if<double>(&v)) return *f;
+  if (auto i = std::get_if<int64_t>(&v)) return double(*i);
+  throw Error(OPGRAFT_INVALID_VALUE, "pattern: 1/name needs a number");
 }
 
 bool close(double a, double b, int32_t dtype) {
@@ -189,6 +197,41 @@ Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern
   return a;
 }
 
+ValueId bound(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name) {
+  if (auto it = m.values.find(name); it != m.values.end()) return it->second;
+  if (auto it = pattern.labels.find(name); it != pattern.labels.end())
+    return g.node(m.nodes[size_t(it->second.node)]).outputs[0];
+  throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
+}
+
+AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const Manifest &op,
+                  const Pattern::Setting &s) {
+  auto attr = m.attrs.find(s.name);
+  switch (s.kind) {
+    case Pattern::Setting::kLiteral: return s.literal;
+    case Pattern::Setting::kName: {
+      if (attr != m.attrs.end()) return attr->second;
+      auto *declared = op.attr(s.attr);
+      if (declared && declared->kind == OPGRAFT_ATTR_STRING) return s.name;
+      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", s.name));
+    }
+    case Pattern::Setting::kInverse: {
+      if (attr != m.attrs.end()) return 1.0 / number(attr->second);
+      const Value &v = g.value(bound(g, pattern, m, s.name));
+      if (v.kind != Value::kConstant || v.constant.size() != 1 || v.constant.dtype() != OPGRAFT_FLOAT32)
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", s.name));
+      return 1.0 / double(*v.constant.data<float>());
+    }
+    default: {
+      auto &dims = g.value(bound(g, pattern, m, s.name)).type.dims;
+      int64_t i = s.index < 0 ? s.index + int64_t(dims.size()) : s.index;
+      if (i < 0 || i >= int64_t(dims.size()) || dims[size_t(i)] < 0)
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("dimension {} of {} is not a known number", s.index, s.name));
+      return dims[size_t(i)];
+    }
+  }
+}
+
 }  // namespace
 
 Pattern pattern_of(const Graph &g, Fit fit) {
@@ -236,6 +279,23 @@ Pattern pattern_of(const Graph &g, Fit fit) {
 
 bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, NodeId root, Match &out) {
   return Matcher(graph, pattern, target).run(root, out);
+}
+
+Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op) {
+  Attrs attrs;
+  for (auto &[k, v] : m.attrs)
+    if (op.manifest.attr(k)) attrs[k] = v;
+  for (auto &s : pattern.settings) {
+    if (s.kind != Pattern::Setting::kRank) {
+      attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
+      continue;
+    }
+    auto &type = graph.value(bound(graph, pattern, m, s.name)).type;
+    if (!type.ranked || int64_t(type.dims.size()) != s.index)
+      throw Error(OPGRAFT_INVALID_VALUE,
+                  fmt::format("{}: {} must have {} dimensions, got {}", op.spec(), s.name, s.index, type.text()));
+  }
+  return attrs;
 }
 
 }  // namespace opgraft::passes

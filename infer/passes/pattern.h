@@ -78,5 +78,8 @@ struct Match {
 // Matches with the first result at output 0 of `root`. Names in `attributes` (of the op that goes in)
 // bind scalar constants or attributes; all other names bind values.
 bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, NodeId root, Match &out);
+// The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
+// not known, or a condition on a rank does not hold.
+Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op);
 
 }  // namespace opgraft::passes

@@ -13,12 +13,6 @@
 namespace opgraft::passes {
 namespace {
 
-double number(const AttrValue &v) {
-  if (auto f = std::get_if<double>(&v)) return *f;
-  if (auto i = std::get_if<int64_t>(&v)) return double(*i);
-  throw Error(OPGRAFT_INVALID_VALUE, "pattern: 1/name needs a number");
-}
-
 class Substituter {
  public:
   // prove: every swap keeps both sides for a comparison.
@@ -34,6 +28,24 @@ class Substituter {
   }
 
  private:
+  // The nodes made for one swap; given up again where it is not kept.
+  struct Draft {
+    explicit Draft(Substituter &to) : to(to) {}
+    Draft(const Draft &) = delete;
+    ~Draft() {
+      if (kept) return;
+      for (NodeId id : nodes) to.g_.node(id).dead = true;
+      to.settled_ = false;
+    }
+    NodeId add(const std::string &spec, const std::vector<ValueId> &inputs, const Attrs &attrs, std::string name) {
+      nodes.push_back(to.g_.add_node(to.registry_, spec, inputs, attrs, std::move(name)));
+      return nodes.back();
+    }
+    Substituter &to;
+    std::vector<NodeId> nodes{};
+    bool kept = false;
+  };
+
   void apply(const Rule &rule) {
     OpPtr op = rule.op.empty() ? nullptr : registry_.resolve(rule.op);
     Pattern pattern = rule.pattern ? pattern_of(*rule.pattern, rule.trace_pattern ? Fit::kShape : Fit::kGiven)
@@ -167,60 +179,13 @@ class Substituter {
       }
       inputs.push_back(it->second);
     }
-    Attrs attrs;
-    for (auto &[k, v] : m.attrs)
-      if (op.manifest.attr(k)) attrs[k] = v;
-    for (auto &s : pattern.settings) {
-      if (s.kind != Pattern::Setting::kRank) {
-        attrs[s.attr] = setting(s, pattern, m, op);
-        continue;
-      }
-      auto &type = g_.value(bound(s.name, pattern, m)).type;
-      if (!type.ranked || int64_t(type.dims.size()) != s.index)
-        throw Error(OPGRAFT_INVALID_VALUE,
-                    fmt::format("{}: {} must have {} dimensions, got {}", rule.name, s.name, s.index, type.text()));
-    }
-    NodeId made = g_.add_node(registry_, op.spec(), inputs, attrs, op.name() + ":" + g_.node(root).name);
+    Draft draft(*this);
+    NodeId made = draft.add(op.spec(), inputs, attributes(g_, pattern, m, op), op.name() + ":" + g_.node(root).name);
     auto &outputs = g_.node(made).outputs;
-    if (outputs.size() < m.results.size()) {
-      undo({made});
+    if (outputs.size() < m.results.size())
       throw Error(OPGRAFT_INVALID_VALUE,
                   fmt::format("{} has {} outputs, the pattern {}", rule.name, outputs.size(), m.results.size()));
-    }
-    finish(rule, m, root, {made}, {outputs.begin(), outputs.begin() + long(m.results.size())});
-  }
-
-  AttrValue setting(const Pattern::Setting &s, const Pattern &pattern, const Match &m, const Op &op) {
-    switch (s.kind) {
-      case Pattern::Setting::kLiteral: return s.literal;
-      case Pattern::Setting::kName: {
-        if (auto it = m.attrs.find(s.name); it != m.attrs.end()) return it->second;
-        auto *declared = op.manifest.attr(s.attr);
-        if (declared && declared->kind == OPGRAFT_ATTR_STRING) return s.name;
-        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", s.name));
-      }
-      case Pattern::Setting::kInverse: {
-        if (auto it = m.attrs.find(s.name); it != m.attrs.end()) return 1.0 / number(it->second);
-        ValueId v = bound(s.name, pattern, m);
-        const Tensor &t = g_.value(v).constant;
-        if (g_.value(v).kind != Value::kConstant || t.size() != 1 || t.dtype() != OPGRAFT_FLOAT32)
-          throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", s.name));
-        return 1.0 / double(*t.data<float>());
-      }
-      default: {
-        auto &dims = g_.value(bound(s.name, pattern, m)).type.dims;
-        int64_t i = s.index < 0 ? s.index + int64_t(dims.size()) : s.index;
-        if (i < 0 || i >= int64_t(dims.size()) || dims[size_t(i)] < 0)
-          throw Error(OPGRAFT_INVALID_VALUE, fmt::format("dimension {} of {} is not a known number", s.index, s.name));
-        return dims[size_t(i)];
-      }
-    }
-  }
-  ValueId bound(const std::string &name, const Pattern &pattern, const Match &m) {
-    if (auto it = m.values.find(name); it != m.values.end()) return it->second;
-    if (auto it = pattern.labels.find(name); it != pattern.labels.end())
-      return g_.node(m.nodes[size_t(it->second.node)]).outputs[0];
-    throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
+    finish(rule, m, root, draft, {outputs.begin(), outputs.begin() + long(m.results.size())});
   }
 
   void put_graph(const Rule &rule, const Match &m, NodeId root) {
@@ -236,76 +201,53 @@ class Substituter {
       auto it = m.values.find(r.value(v).name);
       if (it != m.values.end()) to[v] = it->second;
     }
-    std::vector<NodeId> made;
+    Draft draft(*this);
     for (NodeId id : r.order()) {
       const Node &n = r.node(id);
       std::vector<ValueId> in;
       for (ValueId v : n.inputs) {
-        if (!to.count(v) && r.value(v).kind == Value::kInput) {
-          undo(made);
+        if (!to.count(v) && r.value(v).kind == Value::kInput)
           throw Error(OPGRAFT_INVALID_VALUE,
                       fmt::format("{}: the pattern does not bind {}", rule.name, r.value(v).name));
-        }
         if (!to.count(v)) to[v] = g_.add_constant(r.value(v).constant, r.value(v).name, r.value(v).parameter);
         in.push_back(to[v]);
       }
-      try {
-        made.push_back(g_.add_node(registry_, n.spec.empty() ? n.impl->spec() : n.spec, in, n.attrs,
-                                   n.name + ":" + g_.node(root).name));
-      } catch (...) {
-        undo(made);
-        throw;
-      }
-      for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = g_.node(made.back()).outputs[i];
+      NodeId made = draft.add(n.spec.empty() ? n.impl->spec() : n.spec, in, n.attrs, n.name + ":" + g_.node(root).name);
+      for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = g_.node(made).outputs[i];
     }
-    if (made.empty()) throw Error(OPGRAFT_INVALID_VALUE, rule.name + ": the replacement has no operator");
-    if (r.outputs.size() != m.results.size()) {
-      undo(made);
+    if (draft.nodes.empty()) throw Error(OPGRAFT_INVALID_VALUE, rule.name + ": the replacement has no operator");
+    if (r.outputs.size() != m.results.size())
       throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: the replacement returns {} values, the pattern {}", rule.name,
                                                      r.outputs.size(), m.results.size()));
-    }
     std::vector<ValueId> outputs;
     for (ValueId v : r.outputs) {
-      if (!to.count(v)) {
-        undo(made);
-        throw Error(OPGRAFT_INVALID_VALUE, rule.name + ": the replacement returns a constant");
-      }
+      if (!to.count(v)) throw Error(OPGRAFT_INVALID_VALUE, rule.name + ": the replacement returns a constant");
       outputs.push_back(to[v]);
     }
-    finish(rule, m, root, made, outputs);
-  }
-
-  void undo(const std::vector<NodeId> &made) {
-    for (NodeId id : made) g_.node(id).dead = true;
-    settled_ = false;
+    finish(rule, m, root, draft, outputs);
   }
 
   // Checks the new results' types, moves uses over to them, and drops what was matched.
-  void finish(const Rule &rule, const Match &m, NodeId root, std::vector<NodeId> made, std::vector<ValueId> outputs) {
+  void finish(const Rule &rule, const Match &m, NodeId root, Draft &draft, std::vector<ValueId> outputs) {
+    const std::vector<NodeId> &made = draft.nodes;
     for (NodeId id : made) put_at(id, position_[size_t(root)]);
     for (size_t i = 0; i < outputs.size(); ++i) {
       auto &now = g_.value(outputs[i]).type, &was = g_.value(m.results[i]).type;
       bool same = now.dtype == was.dtype && now.dims.size() == was.dims.size();
       for (size_t k = 0; same && k < now.dims.size(); ++k)
         same = now.dims[k] == was.dims[k] || now.dims[k] == -1 || was.dims[k] == -1;
-      if (!same) {
-        std::string why = fmt::format("{} gives {}, the subgraph {}", rule.name, now.text(), was.text());
-        undo(made);
-        throw Error(OPGRAFT_INVALID_VALUE, why);
-      }
+      if (!same)
+        throw Error(OPGRAFT_INVALID_VALUE,
+                    fmt::format("{} gives {}, the subgraph {}", rule.name, now.text(), was.text()));
     }
-    std::shared_ptr<Graph> fallback;
     Swap swap{rule.name, g_.node(made.back()).name, made.back()};
     swap.root = g_.node(root).name;
-    try {
-      std::vector<ValueId> inputs = outer_inputs(made);
-      fallback = made.size() == 1 ? extract(g_, ordered(m.nodes), inputs, m.results, registry_) : nullptr;
-      if (prove_) keep_sides(swap, m, made, outputs, std::move(inputs), fallback);
-    } catch (...) {
-      undo(made);
-      throw;
-    }
+    std::vector<ValueId> inputs = outer_inputs(made);
+    std::shared_ptr<Graph> fallback =
+        made.size() == 1 ? extract(g_, ordered(m.nodes), inputs, m.results, registry_) : nullptr;
+    if (prove_) keep_sides(swap, m, made, outputs, std::move(inputs), fallback);
     g_.node(made.back()).fallback = fallback;
+    draft.kept = true;
     std::set<NodeId> gone(m.nodes.begin(), m.nodes.end());
     for (size_t i = 0; i < outputs.size(); ++i) {
       users_.resize(g_.value_count());
