@@ -27,7 +27,7 @@ usage: ./build.sh [COMMAND]
   op DIR         one operator folder that lies anywhere, into build/ops/
   demo           install what is missing, build everything, run examples/minilm.py
   test           C++ and Python tests
-  test --all     and sanitizers, fuzzers, the wheel, the performance gate
+  test --all     and sanitizers, fuzzers, the demo, the wheel, the performance gate
   bench [--quick]  benchmarks; JSON in build/bench/
   wheel          dist/opgraft-*.whl
   clean          remove build/ and dist/ (.venv stays)
@@ -218,6 +218,7 @@ cmd_test() {
     stage "operators under AddressSanitizer and UBSan" stage_asan_ops asan_ops
     stage "ThreadSanitizer" stage_tsan tsan
     stage "fuzzers" stage_fuzz
+    stage "demo" stage_demo
     stage "wheel in a clean environment" stage_wheel
     stage "performance gate" stage_gate
   fi

@@ -219,7 +219,7 @@ def main():
         t = latency({"plain": lambda i=given: plain(*i), "grafted": lambda i=given: grafted(*i)}, runs)
         result["latency_ms"][f"{batch}x{length}"] = {k: round(v[0], 3) for k, v in t.items()}
         print(f"{batch}x{length}: " + ", ".join(f"{k} {v[0]:.2f} ms (median {v[1]:.2f})" for k, v in t.items()))
-    session = grafted._grafted[0][0].session
+    session = grafted.session(*inputs.values())
     result["swaps"] = report.swapped
     result["arena_bytes"] = session.arena_bytes
     print(f"arena: {session.arena_bytes} bytes, for {session.intermediate_bytes} bytes of intermediates")

@@ -81,17 +81,27 @@ stage_fuzz() {
   fi
   tests/fuzz/run.sh "$BUILD/fuzz" "$BUILD/ops" "$yaml"
 }
+# In environments of their own: the wheel of ./build.sh wheel, and what `pip install .` makes.
 stage_wheel() {
   cmd_wheel
-  local tmp
+  local tmp name source
   tmp=$(mktemp -d)
   trap 'rm -rf "${tmp:-}"' EXIT
-  "$PY" -m venv "$tmp/venv"
-  "$tmp/venv/bin/python" -m pip install --quiet --disable-pip-version-check dist/opgraft-*.whl </dev/null
-  cp -r aot_ops/swiglu "$tmp/my_swiglu"
-  sed -i 's/^version: 1.0.0/version: 1.0.1/' "$tmp/my_swiglu/op.yaml" # 1.0.0 comes with the wheel
-  cp tests/shell/wheel_check.py "$tmp/"
-  (cd "$tmp" && env -u PYTHONPATH -u OPGRAFT_OPS_PATH PATH="$tmp/venv/bin:$PATH" "$tmp/venv/bin/python" wheel_check.py my_swiglu)
+  for name in wheel folder; do
+    source=$(ls dist/opgraft-*.whl)
+    [ $name = wheel ] || source=.
+    say "pip install $source"
+    "$PY" -m venv "$tmp/$name/venv"
+    "$tmp/$name/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$source" </dev/null
+    cp -r aot_ops/swiglu "$tmp/$name/my_swiglu"
+    sed -i 's/^version: 1.0.0/version: 1.0.1/' "$tmp/$name/my_swiglu/op.yaml" # 1.0.0 comes with the wheel
+    cp tests/shell/wheel_check.py "$tmp/$name/"
+    (cd "$tmp/$name" && env -u PYTHONPATH -u OPGRAFT_OPS_PATH PATH="$tmp/$name/venv/bin:$PATH" venv/bin/python wheel_check.py my_swiglu)
+  done
+}
+stage_demo() {
+  cmd_demo
+  "$PY" tests/shell/demo_check.py
 }
 stage_gate() {
   [ -e bench/gate.py ] || skip "no bench/gate.py"

@@ -23,7 +23,8 @@ from .program import jit
 from .tensor import Parameter, Tensor, dim, from_dlpack
 
 from . import ops, operators, nn, rewrite  # noqa: F401  isort: skip
-from .serialization import export, load, load_checkpoint, load_param_into_net, save_checkpoint
+from .checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
+from .serialization import export, load
 
 load_op = _core.load
 set_whitelist = _core.set_whitelist

@@ -11,8 +11,8 @@ import numpy as np
 
 from . import __version__, _core, load, rewrite
 from . import dtype as dt
+from .checkpoint import read_numpy
 from .proof import Report
-from .serialization import read_numpy
 
 
 def _print_json(value):

@@ -176,3 +176,12 @@ def test_a_deep_copy_has_its_own_parameters_and_stays_substituted():
     plain[0].weight.set_data(np.zeros((8, 4), np.float32))  # changes, and outdates, the copy alone
     assert net._grafted and not np.allclose(plain(x).asnumpy(), before)
     np.testing.assert_allclose(net(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
+
+
+def test_session_of_a_cell_tells_its_memory():
+    net, x = nn.SequentialCell(nn.Dense(8, 8), nn.ReLU(), nn.Dense(8, 8)), Tensor(np.zeros((4, 8), np.float32))
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    session = net.session(x)
+    net(x)
+    assert session is net.session(x)
+    assert 0 < session.arena_bytes <= session.intermediate_bytes
