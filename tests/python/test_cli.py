@@ -198,7 +198,9 @@ def test_what_a_level_swaps(model, tmp_path, proof, level):
     for size in [(2, 6), (3, 9)]:
         given = [Tensor(a) for a in inputs(*size).values()]
         got, want = nn.GraphCell(graph)(*given), nn.GraphCell(plain)(*given)
-        np.testing.assert_allclose(got.asnumpy(), want.asnumpy(), rtol=1e-4, atol=1e-5)
+        # The tolerance of a proof, which docs/engine.md derives; here at sizes that the proof did not have.
+        agrees, _, _, why = opgraft._core.compare(got.asnumpy(), want.asnumpy())
+        assert agrees, why
 
 
 def test_levels_are_documented():

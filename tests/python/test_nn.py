@@ -7,6 +7,7 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
+from compare import SILU, SLOPE, TANH, close, linear
 from opgraft import Parameter, Tensor, nn, ops, rewrite
 
 MODES = pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
@@ -26,17 +27,26 @@ def test_what_cells_compute(mode):
     norm.beta.set_data(normal(8, seed=1))
     w, b = dense.weight.asnumpy(), dense.bias.asnumpy()
     erf = np.vectorize(math.erf)
-    normed = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5)
-    for cell, want in [
-        (dense, x @ w.T + b), (norm, normed * norm.gamma.asnumpy() + norm.beta.asnumpy()),
-        (nn.GELU(False), x * 0.5 * (1 + erf(x / math.sqrt(2)))),
-        (nn.GELU(), 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))),
-        (nn.SiLU(), x / (1 + np.exp(-x))), (nn.ReLU(), np.maximum(x, 0)),
-    ]:  # fmt: skip
-        np.testing.assert_allclose(cell(x).asnumpy(), want, rtol=1e-5, atol=1e-5)
+    d = x.astype(np.float64)
+    deviation = np.sqrt(d.var(-1, keepdims=True) + 1e-5)
+    gamma, beta = (p.asnumpy().astype(np.float64) for p in (norm.gamma, norm.beta))
+    # Two sums of 8 and four roundings of what they are divided by; the sizes before the mean is taken away.
+    size = (np.abs(d).max(-1, keepdims=True) / deviation) ** 2 * np.abs(gamma) + np.abs(beta)
+    product, terms = linear(x, w, b)
+    for cell, want, roundings, scale in [
+        (dense, product, 8 + 1, terms),
+        (norm, (d - d.mean(-1, keepdims=True)) / deviation * gamma + beta, 2 * 8 + 4, size),
+        # 1 + erf and 1 + tanh cancel: 8 roundings as in aot_ops/elementwise/cases.py, of x.
+        (nn.GELU(False), d * 0.5 * (1 + erf(d / math.sqrt(2))), 8, np.abs(d)),
+        (nn.GELU(), 0.5 * d * (1 + np.tanh(math.sqrt(2 / math.pi) * (d + 0.044715 * d**3))), 8, np.abs(d)),
+        (nn.SiLU(), d / (1 + np.exp(-d)), SILU, 0.0),
+        (nn.ReLU(), np.maximum(x, 0), 0, 0.0),
+    ]:
+        close(cell(x).asnumpy(), want, roundings, scale)
     np.testing.assert_array_equal(table(np.array([[3, 0]])).asnumpy(), table.embedding_table.asnumpy()[[[3, 0]]])
     three = normal(2, 3, 8)
-    np.testing.assert_allclose(dense(three).asnumpy(), three @ w.T + b, rtol=1e-5, atol=1e-5)
+    product, terms = linear(three, w, b)
+    close(dense(three).asnumpy(), product, 8 + 1, terms)
     assert nn.Dense(8, 4, has_bias=False, activation="relu")(x).asnumpy().min() >= 0
 
 
@@ -75,10 +85,10 @@ def test_a_replaced_cell_keeps_its_place(mode):
     net(x)
     net[0] = nn.Dropout()
     dense = net[1]
-    want = np.maximum(x @ dense.weight.asnumpy().T, 0)
-    np.testing.assert_allclose(net(x).asnumpy(), want, rtol=1e-5, atol=1e-6)
+    product, terms = linear(x, dense.weight.asnumpy())
+    close(net(x).asnumpy(), np.maximum(product, 0), 4 + 1, terms)
     dense.weight = Parameter(np.eye(4, dtype=np.float32))
-    np.testing.assert_allclose(net(x).asnumpy(), np.maximum(x, 0), rtol=1e-6)
+    np.testing.assert_array_equal(net(x).asnumpy(), np.maximum(x, 0))
     assert list(net.parameters_dict()) == ["1.weight", "1.bias"]
 
 
@@ -99,7 +109,9 @@ def test_a_loaded_graph_inside_a_cell(mode, tmp_path):
     net = Outer()
     for n in (2, 3, 5):
         x = normal(n, 4)
-        np.testing.assert_allclose(net(x).asnumpy(), inner(np.tanh(x)).asnumpy() + 1, rtol=1e-5, atol=1e-6)
+        product, terms = linear(np.tanh(x, dtype=np.float64), inner[0].weight.asnumpy())
+        want = product / (1 + np.exp(-product)) + 1
+        close(net(x).asnumpy(), want, SLOPE * (TANH + 4 + 1) + SILU + 1, np.maximum(terms, 1))
     if mode == opgraft.GRAPH_MODE:
         with pytest.raises(TypeError, match="dtype must be float32, got float16"):
             net(normal(2, 4).astype(np.float16))
@@ -165,17 +177,20 @@ def test_a_deep_copy_has_its_own_parameters_and_stays_substituted():
     net = nn.SequentialCell(nn.Dense(4, 8), nn.GELU(), nn.CellList([nn.Dense(8, 2)])[0])
     x = Tensor(np.random.default_rng(0).standard_normal((2, 4)).astype(np.float32))
     before = net(x).asnumpy()
+    # Of both sides: 4 + 1 roundings before GELU, 8 in it and 8 + 1 behind; scale: the sums of magnitudes.
+    terms = linear(x.asnumpy(), net[0].weight.asnumpy())[1]
+    roundings, scale = 2 * (SLOPE * 5 + 8 + 9), terms @ np.abs(net[2].weight.asnumpy()).T
     plain = copy.deepcopy(net)
     assert rewrite.substitute(net, prove=[[x]]).swapped
     grafted = copy.deepcopy(net)
     assert len(grafted._grafted) == 1 and not plain._grafted
     for other in (plain, grafted):
-        np.testing.assert_allclose(other(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
+        close(other(x).asnumpy(), before, roundings, scale)
         assert list(other.parameters_dict()) == list(net.parameters_dict())
         assert other[0].weight is not net[0].weight
     plain[0].weight.set_data(np.zeros((8, 4), np.float32))  # changes, and outdates, the copy alone
     assert net._grafted and not np.allclose(plain(x).asnumpy(), before)
-    np.testing.assert_allclose(net(x).asnumpy(), before, rtol=1e-5, atol=1e-6)
+    close(net(x).asnumpy(), before, roundings, scale)
 
 
 def test_session_of_a_cell_tells_its_memory():

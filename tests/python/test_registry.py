@@ -7,6 +7,7 @@ import shutil
 import numpy as np
 import opgraft
 import pytest
+from compare import close
 from opgraft import _core, ops
 
 OPS = pathlib.Path(_core.resolve("SwiGLU").path).parent
@@ -39,4 +40,5 @@ def test_reference_takes_over():
     assert _core.resolve("ScaledDotProductAttention").failures == failures + 1
     s = x.astype(np.float64) @ x.swapaxes(-1, -2) / np.sqrt(600)
     w = np.exp(s - s.max(axis=-1, keepdims=True))
-    np.testing.assert_allclose(y, w / w.sum(axis=-1, keepdims=True) @ x, rtol=1e-6, atol=1e-6)
+    # The reference computes in double precision and rounds once.
+    close(y, w / w.sum(axis=-1, keepdims=True) @ x.astype(np.float64), 1.01)
