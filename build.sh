@@ -236,7 +236,7 @@ cmd_bench() {
   build_all BENCH
   mkdir -p "$BUILD/bench"
   local options=()
-  [ -z "$quick" ] || options=(--benchmark_min_time=0.05)
+  [ -z "$quick" ] || options=(--benchmark_min_time=0.05 --benchmark_min_warmup_time=0.1)
   if [ -x "$BUILD/bench/engine_overhead" ]; then
     "$BUILD/bench/engine_overhead" "${options[@]}" --benchmark_out="$BUILD/bench/engine.json" --benchmark_out_format=json
   else
