@@ -15,7 +15,7 @@ from .tensor import Parameter
 
 # What a Cell keeps beside its own attributes.
 _INTERNAL = {"_cells": dict, "_params": dict, "_parents": list, "_programs": Programs, "_grafted": list,
-             "_rules": list, "_specs": lambda: None}  # fmt: skip
+             "_rules": list, "_specs": lambda: None, "_declared": lambda: None}  # fmt: skip
 
 
 class Cell:
@@ -65,6 +65,7 @@ class Cell:
                 setattr(cell, key, copy.deepcopy(value, memo))
         cell._grafted.extend(self._grafted)
         cell._rules.extend(self._rules)
+        object.__setattr__(cell, "_declared", self._declared)
         return cell
 
     def _invalidate(self):
@@ -98,6 +99,23 @@ class Cell:
             args, kwargs = _trace.unflatten(structure, iter(leaves))
             return self.construct(*args, **kwargs)
         return self._program(leaves, structure)(leaves)
+
+    def set_inputs(self, *inputs):
+        """Declares what a traced Cell takes, as MindSpore does, so that it is traced once: tensors whose shapes stay,
+        or placeholders, `Tensor(shape=[None, 32], dtype=...)` or with `opgraft.dim("batch")`, that leave dimensions
+        open. A proof tries each open dimension at two sizes. Without inputs: what was declared no longer holds.
+        """
+        self._setup()
+        leaves = []
+        structure = _trace.flatten((inputs, {}), leaves)
+        object.__setattr__(self, "_declared", (leaves, structure) if inputs else None)
+        object.__setattr__(self, "_specs", ([(t.dtype, t.shape) for t in leaves], structure) if inputs else None)
+        self._outdate()
+
+    def get_inputs(self):
+        """The tensors and placeholders of set_inputs, or None."""
+        self._setup()
+        return None if self._declared is None else tuple(self._declared[0])
 
     def session(self, *args, **kwargs):
         """The engine's session that runs such inputs; `arena_bytes` and `intermediate_bytes` are of the runs so far."""
@@ -145,7 +163,18 @@ class Cell:
         return None
 
     def _program(self, leaves, structure):
-        return self._fitting(leaves, structure) or self._programs.get(leaves, structure, self._make)
+        if (program := self._fitting(leaves, structure)) is not None:
+            return program
+        return self._programs.get(*self._as_declared(leaves, structure), self._make)
+
+    def _as_declared(self, leaves, structure):
+        """The placeholders of set_inputs where there are such, else the inputs themselves."""
+        if self._declared is None:
+            return leaves, structure
+        if structure != self._declared[1]:
+            raise ValueError(f"{type(self).__name__}: takes the {len(self._declared[0])} inputs that set_inputs "
+                             f"declared, by position, got {len(leaves)} inputs")  # fmt: skip
+        return self._declared
 
     def _make(self, specs, structure):
         graph, out = self._trace(specs, structure)

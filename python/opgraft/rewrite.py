@@ -119,11 +119,13 @@ def substitute(target, pattern=None, replacement=None, *, prove=None, only_faste
 
     pattern and replacement are functions over `ops` with the same arguments, of any dtype and rank; without them
     the `replaces:` of every registered operator apply. prove gives the model's inputs, a tuple of arrays or a list
-    of such tuples: a swap stays only where results agree. Dimensions that differ between the tuples stay open;
-    for one tuple the first dimension is proven at a second size where all inputs share it. A graph's open
-    dimensions of which the inputs have one size are proven at a second one, cut out of them. only_faster keeps a
-    swap only if at least 5 % faster. Later calls of the Cell run the new graph, in either mode; with a proof, for
-    inputs that fit it. Without one the swaps are made whenever the Cell is traced, at the latest by its next call.
+    of such tuples: a swap stays only where results agree. Open dimensions, of a graph or as Cell.set_inputs declares
+    them, of which the tuples have one size are proven at a second one, cut out of them. In a Cell without set_inputs
+    the dimensions that differ between the tuples are open; of one tuple, the first where all inputs share it.
+    only_faster keeps a swap only if at least 5 % faster.
+
+    Later calls of the Cell run the new graph, in either mode; with a proof, for inputs that fit it. Without one the
+    swaps are made whenever the Cell is traced, at the latest by its next call.
     """
     source = _sources(pattern, replacement)
     if only_faster and prove is None:
@@ -169,6 +171,9 @@ def _base(cell, sets, structure):
     for program, inside in cell._grafted:
         if inside == structure and all(program.fits(s) for s in sets):
             return program
+    if cell._declared is not None:
+        leaves, structure = cell._as_declared(sets[0], structure)
+        return cell._make([(t.dtype, t.shape) for t in leaves], structure)
     if len(sets) == 1 and (second := second_size(sets[0])) is not None:
         try:
             program = cell._make(_open([sets[0], second]), structure)

@@ -12,7 +12,7 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
     inputs are tensors, whose shapes the model keeps, or placeholders, as in MindSpore: with
     `Tensor(shape=[None, 32], dtype=...)` the first dimension stays open. None is a dimension of its own;
     `opgraft.dim("batch")` is one that stands in several inputs, which gives better plans and clearer errors.
-    Inputs have the names of construct's parameters.
+    Inputs have the names of construct's parameters. Without any, those of Cell.set_inputs.
     """
     if file_format != "MINDIR":
         raise ValueError(f"export: file_format must be 'MINDIR', got {file_format!r}")
@@ -23,6 +23,7 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
     if isinstance(net, nn.GraphCell):
         graph = net.graph
     else:
+        inputs = inputs or net.get_inputs() or ()
         leaves = []
         structure = _trace.flatten((inputs, {}), leaves)
         graph = _grafted(net, structure, leaves)

@@ -200,3 +200,31 @@ def test_session_of_a_cell_tells_its_memory():
     net(x)
     assert session is net.session(x)
     assert 0 < session.arena_bytes <= session.intermediate_bytes
+
+
+def test_set_inputs_declares_open_dimensions(tmp_path):
+    class Scale(nn.Cell):
+        traced = 0
+
+        def construct(self, x, y):
+            Scale.traced += 1
+            return x * y
+
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    net, rows = Scale(), opgraft.dim("rows")
+    declared = [Tensor(shape=[rows, n], dtype=opgraft.float32) for n in (None, 1)]
+    net.set_inputs(*declared)
+    assert net.get_inputs() == tuple(declared)
+    for shape in [(2, 3), (5, 1), (1, 7)]:
+        x, y = normal(*shape), normal(shape[0], 1, seed=1)
+        np.testing.assert_array_equal(net(x, y).asnumpy(), x * y)
+    assert Scale.traced == 1
+    with pytest.raises(ValueError, match=r"input y.shape must be \(rows, 1\), got \(3, 1\)"):
+        net(normal(2, 3), normal(3, 1))
+    with pytest.raises(ValueError, match="Scale: takes the 2 inputs that set_inputs declared, by position, got 1"):
+        net(normal(2, 3))
+    twin = copy.deepcopy(net)
+    loaded = opgraft.load(opgraft.export(twin, file_name=tmp_path / "scale"))
+    assert "x: float32(rows, x.1), %1 y: float32(rows, 1)" in loaded.dump()
+    net.set_inputs()
+    assert net.get_inputs() is None and net(normal(2, 3), normal(4, 1, 1)).shape == (4, 2, 3)

@@ -129,6 +129,25 @@ def test_a_wrong_pattern_is_left_out_and_doctor_tells(tmp_path, pattern, what):
     assert last.startswith("FAIL replaces: Probe@1.0.0: ") and what in last
 
 
+def test_every_open_dimension_is_proven_at_two_sizes():
+    class Mean(nn.Cell):
+        def construct(self, x):
+            return ops.mean(x, 1, True)
+
+    x = normal(2, 6)
+    for open_dims, count in [(None, 1), ([None, 6], 1), ([None, None], 0)]:
+        net = Mean()
+        if open_dims:
+            net.set_inputs(Tensor(shape=open_dims, dtype=opgraft.float32))
+        sixth = lambda x: ops.sum(x, 1, True) * (1 / 6)  # noqa: E731 - right where the rows are six long
+        report = rewrite.substitute(net, lambda x: ops.mean(x, 1, True), sixth, prove=(x,))
+        assert len(report.swapped) == count, f"{open_dims}: {report}"
+        close(net(x).asnumpy(), x.mean(1, keepdims=True, dtype=np.float64), 6 + 2, np.abs(x).max())
+        if not count:
+            assert "instead of" in report.left[0]["why"]
+            close(net(x[:, :3]).asnumpy(), x[:, :3].mean(1, keepdims=True, dtype=np.float64), 3 + 2, np.abs(x).max())
+
+
 @MODES
 def test_before_the_first_call_and_without_a_proof(mode):
     opgraft.set_context(mode=mode)
