@@ -66,7 +66,12 @@ class Reader {
       }
     if (auto a = doc["attrs"]) {
       if (!a.IsSequence()) fail(a, "attrs must be a list");
-      for (auto e : a) m.attrs.push_back(attribute(e));
+      for (auto e : a) {
+        m.attrs.push_back(attribute(e));
+        auto &made = m.attrs.back();
+        if (!made.axis_of.empty() && m.input_index(made.axis_of) < 0)
+          fail(e, fmt::format("attribute {}: axis_of must name an input, got '{}'", made.name, made.axis_of));
+      }
     }
     m.inplace = pairs(doc["inplace"], m);
     m.view = pairs(doc["view"], m);
@@ -153,7 +158,7 @@ class Reader {
   }
   ManifestAttr attribute(const YAML::Node &e) const {
     if (!e.IsMap()) fail(e, "attrs must be a list of {name, type}");
-    only(e, {"name", "type", "default", "doc"});
+    only(e, {"name", "type", "default", "axis_of", "doc"});
     static constexpr const char *kKinds[] = {"bool", "int", "float", "str", "ints", "floats", "ints2d", "floats2d"};
     ManifestAttr a;
     a.name = text(e, "name");
@@ -165,6 +170,9 @@ class Reader {
            fmt::format(
                "attribute {}: type must be one of bool, int, float, str, ints, floats, ints2d, floats2d, got '{}'",
                a.name, type));
+    a.axis_of = text(e, "axis_of", "");
+    if (!a.axis_of.empty() && a.kind != OPGRAFT_ATTR_INT && a.kind != OPGRAFT_ATTR_INTS)
+      fail(e, fmt::format("attribute {}: axis_of goes with type int or ints, got {}", a.name, type));
     if (auto d = e["default"]) switch (a.kind) {
         case OPGRAFT_ATTR_BOOL: a.fallback = flag(e, "default", false); break;
         case OPGRAFT_ATTR_INT: a.fallback = number<int64_t>(d, "an int"); break;

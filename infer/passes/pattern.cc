@@ -157,7 +157,7 @@ class Matcher {
       switch (want.kind) {
         case Pattern::Want::kAnything: break;
         case Pattern::Want::kLiteral:
-          if (!same(it->second, want.literal)) return false;
+          if (!same(from_front(n, name, it->second), from_front(n, name, want.literal))) return false;
           break;
         case Pattern::Want::kBind:
           // A bare word is a string literal where the attribute is a string and the op has no such attribute.
@@ -169,6 +169,19 @@ class Matcher {
       }
     }
     return true;
+  }
+
+  // An axis of the node counted from the front: on three dimensions -1 is 2.
+  AttrValue from_front(const Node &n, const std::string &name, AttrValue value) const {
+    auto *attr = n.impl->manifest.attr(name);
+    if (!attr || attr->axis_of.empty()) return value;
+    const size_t input = size_t(n.impl->manifest.input_index(attr->axis_of));
+    if (input >= n.inputs.size() || !g_.value(n.inputs[input]).type.ranked) return value;
+    const int64_t rank = int64_t(g_.value(n.inputs[input]).type.dims.size());
+    auto count = [&](int64_t &axis) { axis += axis < 0 ? rank : 0; };
+    if (auto *axis = std::get_if<int64_t>(&value)) count(*axis);
+    if (auto *axes = std::get_if<std::vector<int64_t>>(&value)) std::for_each(axes->begin(), axes->end(), count);
+    return value;
   }
 
   const Graph &g_;

@@ -19,7 +19,7 @@ outputs:
 attrs:
   - {name: factor, type: float, default: 2.5}
   - {name: mode, type: str, default: fast}
-  - {name: sizes, type: ints, default: [1, -2]}
+  - {name: sizes, type: ints, default: [1, -2], axis_of: x}
   - {name: grid, type: floats2d, default: [[1, 2], []]}
   - {name: strict, type: bool}
 dtypes:
@@ -38,6 +38,7 @@ TEST(Manifest, ReadsEveryField) {
   ASSERT_EQ(all.size(), 1u);
   auto &m = all[0];
   EXPECT_EQ(m.name, "Scale");
+  EXPECT_EQ(m.attr("sizes")->axis_of, "x");
   EXPECT_EQ(m.version, "2.1.3");
   EXPECT_EQ(m.least_inputs(), 1);
   EXPECT_EQ(m.input_index("axes"), 1);
@@ -88,25 +89,27 @@ TEST_P(BadManifest, IsRefusedWithItsPlace) {
 
 INSTANTIATE_TEST_SUITE_P(
     All, BadManifest,
-    testing::Values(Bad{"no name", "name: Scale\n", "", "field 'name' is missing"},
-                    Bad{"name", "Scale", "a-b", "must be a C identifier"},
-                    Bad{"version", "2.1.3", "2.1", "MAJOR.MINOR.PATCH"},
-                    Bad{"negative version", "2.1.3", "2.-1.3", "MAJOR.MINOR.PATCH"},
-                    Bad{"huge version", "2.1.3", "2.1.99999999999", "MAJOR.MINOR.PATCH"},
-                    Bad{"unknown field", "doc:", "docs:", "unknown field 'docs'"},
-                    Bad{"no outputs", "outputs:\n  - {name: y, dtype: T}\n", "", "at least one output"},
-                    Bad{"dtype", "bfloat16", "float17", "unknown dtype 'float17'"},
-                    Bad{"type variable", "{name: x, dtype: T}", "{name: x, dtype: U}", "dtype of x"},
-                    Bad{"order", "dtype: int64, optional: true",
-                        "dtype: int64, optional: true}\n  - {name: z, dtype: T", "must be optional"},
-                    Bad{"attribute type", "type: float,", "type: real,", "got 'real'"},
-                    Bad{"default", "default: 2.5", "default: x", "default must be"},
-                    Bad{"in-place input", "{output: y, input: x}", "{output: y, input: q}", "no input is named 'q'"},
-                    Bad{"in-place output", "{output: y, input: x}", "{output: q, input: x}", "no output is named 'q'"},
-                    Bad{"flag", "deterministic: false", "deterministic: maybe", "true or false"},
-                    Bad{"mindir", "mindir: [x,", "mindir: [q,", "mindir names 'q'"},
-                    Bad{"syntax", "[float32, bfloat16]", "[float32, bfloat16", ""},
-                    Bad{"list", "replaces:\n  - Mul", "replaces: {a: b}\nx:\n  - Mul", "unknown field 'x'"}));
+    testing::Values(
+        Bad{"no name", "name: Scale\n", "", "field 'name' is missing"},
+        Bad{"name", "Scale", "a-b", "must be a C identifier"}, Bad{"version", "2.1.3", "2.1", "MAJOR.MINOR.PATCH"},
+        Bad{"negative version", "2.1.3", "2.-1.3", "MAJOR.MINOR.PATCH"},
+        Bad{"huge version", "2.1.3", "2.1.99999999999", "MAJOR.MINOR.PATCH"},
+        Bad{"unknown field", "doc:", "docs:", "unknown field 'docs'"},
+        Bad{"no outputs", "outputs:\n  - {name: y, dtype: T}\n", "", "at least one output"},
+        Bad{"dtype", "bfloat16", "float17", "unknown dtype 'float17'"},
+        Bad{"type variable", "{name: x, dtype: T}", "{name: x, dtype: U}", "dtype of x"},
+        Bad{"order", "dtype: int64, optional: true", "dtype: int64, optional: true}\n  - {name: z, dtype: T",
+            "must be optional"},
+        Bad{"attribute type", "type: float,", "type: real,", "got 'real'"},
+        Bad{"axis of a float", "default: 2.5", "default: 2.5, axis_of: x", "axis_of goes with type int or ints"},
+        Bad{"axis of nothing", "type: float, default: 2.5", "type: int, axis_of: q", "axis_of must name an input"},
+        Bad{"default", "default: 2.5", "default: x", "default must be"},
+        Bad{"in-place input", "{output: y, input: x}", "{output: y, input: q}", "no input is named 'q'"},
+        Bad{"in-place output", "{output: y, input: x}", "{output: q, input: x}", "no output is named 'q'"},
+        Bad{"flag", "deterministic: false", "deterministic: maybe", "true or false"},
+        Bad{"mindir", "mindir: [x,", "mindir: [q,", "mindir names 'q'"},
+        Bad{"syntax", "[float32, bfloat16]", "[float32, bfloat16", ""},
+        Bad{"list", "replaces:\n  - Mul", "replaces: {a: b}\nx:\n  - Mul", "unknown field 'x'"}));
 
 TEST(Manifest, RefusesWhatIsNoManifest) {
   EXPECT_THROW(parse_manifests("", "x"), ManifestError);
