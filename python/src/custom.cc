@@ -13,7 +13,8 @@
 namespace opgraft::python {
 namespace {
 
-constexpr int kMaxTensors = 32;
+constexpr int kMaxInputs = 32;
+constexpr int kMaxOutputs = 64;            // as in the engine (infer/graph.cc)
 constexpr size_t kSignatures = 64;         // per Custom; the least recently used goes first
 constexpr int64_t kReleaseFrom = 1 << 14;  // bytes in and out: below, giving up the GIL costs more than it frees
 
@@ -110,10 +111,10 @@ std::shared_ptr<Signature> infer(CustomObject *self, PyArrayObject **arrays, int
     s->in.push_back({c.value_inputs ? PyArray_DATA(arrays[i]) : nullptr, shape.data(), int32_t(shape.size()), dtype,
                      element_count(shape)});
   }
-  int64_t dims[kMaxTensors][OPGRAFT_MAX_RANK];
-  opgraft_shape shapes[kMaxTensors];
-  for (int i = 0; i < kMaxTensors; ++i) shapes[i] = {dims[i], nullptr, 0, 0, -1};
-  opgraft_infer_args args{sizeof args,      n,      s->attrs->size(), kMaxTensors, s->in.data(),
+  int64_t dims[kMaxOutputs][OPGRAFT_MAX_RANK];
+  opgraft_shape shapes[kMaxOutputs];
+  for (int i = 0; i < kMaxOutputs; ++i) shapes[i] = {dims[i], nullptr, 0, 0, -1};
+  opgraft_infer_args args{sizeof args,      n,      s->attrs->size(), kMaxOutputs, s->in.data(),
                           s->attrs->data(), shapes, nullptr,          nullptr};
   auto check = [&](int status) {
     if (status) raise_status(status, c.op->native->last_error());
@@ -184,11 +185,35 @@ PyObject *slow(PyObject *self, PyObject *args, PyObject *kwargs) {
   return result;
 }
 
+// The inputs of a call, kept alive while Python code runs or the GIL is free: another thread may then put other data in
+// a Parameter. A small call whose shapes are known does neither, and holds nothing.
+class Held {
+ public:
+  Held() = default;
+  Held(const Held &) = delete;
+  Held &operator=(const Held &) = delete;
+  ~Held() {
+    for (int i = 0; i < n_; ++i) Py_DECREF(arrays_[i]);
+  }
+  void take(PyArrayObject **arrays, int n) {
+    if (n_) return;
+    for (int i = 0; i < n; ++i) Py_INCREF(arrays[i]);
+    arrays_ = arrays;
+    n_ = n;
+  }
+
+ private:
+  PyArrayObject **arrays_ = nullptr;
+  int n_ = 0;
+};
+
 PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeObject *wrap) {
+  Held held;
   Cache &c = *self->cache;
   Signature *s = c.value_inputs ? nullptr : find(c, arrays, n);
   std::shared_ptr<Signature> fresh;
   if (!s) {
+    held.take(arrays, n);
     fresh = infer(self, arrays, n);
     s = fresh.get();
     if (!c.value_inputs) {
@@ -197,8 +222,8 @@ PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeO
     }
   }
   const int n_out = int(s->out.size());
-  opgraft_tensor in[kMaxTensors], out[kMaxTensors];
-  PyObject *results[kMaxTensors];
+  opgraft_tensor in[kMaxInputs], out[kMaxOutputs];
+  PyObject *results[kMaxOutputs];
   for (int i = 0; i < n; ++i) {
     in[i] = s->in[size_t(i)];
     in[i].data = PyArray_DATA(arrays[i]);
@@ -220,6 +245,7 @@ PyObject *call_arrays(CustomObject *self, PyArrayObject **arrays, int n, PyTypeO
   std::shared_ptr<Signature> hold = fresh;
   std::shared_ptr<void> scratch;
   bool release = s->bytes >= kReleaseFrom;
+  if (release) held.take(arrays, n);
   if (release && !hold) hold = c.signatures[0];  // another thread may push it out meanwhile
   opgraft_call call{};
   call.struct_size = sizeof call;
@@ -261,8 +287,8 @@ PyTypeObject *wrapper = nullptr;  // opgraft.Tensor
 PyObject *custom_call(PyObject *object, PyObject *args, PyObject *kwargs) {
   auto *self = reinterpret_cast<CustomObject *>(object);
   const Py_ssize_t n = PyTuple_GET_SIZE(args);
-  if (!self->cache || (kwargs && PyDict_GET_SIZE(kwargs)) || n > kMaxTensors) return slow(object, args, kwargs);
-  PyArrayObject *arrays[kMaxTensors];
+  if (!self->cache || (kwargs && PyDict_GET_SIZE(kwargs)) || n > kMaxInputs) return slow(object, args, kwargs);
+  PyArrayObject *arrays[kMaxInputs];
   bool tensors = false;
   for (Py_ssize_t i = 0; i < n; ++i) {
     PyObject *a = PyTuple_GET_ITEM(args, i);

@@ -1,4 +1,6 @@
 import pathlib
+import subprocess
+import sys
 
 import numpy as np
 import opgraft
@@ -46,3 +48,43 @@ def test_strided_inputs_are_served():
 
 def test_library_is_a_file():
     assert all(pathlib.Path(o.path).is_file() for o in opgraft._core.list_ops())
+
+
+HELD = """
+import threading
+import numpy as np
+from opgraft import Parameter, Tensor, ops
+
+n = 1 << 22  # large arrays lie in pages of their own: freed, they are gone
+ones, p = np.ones(n, np.float32), Parameter(np.ones(n, np.float32), "w")
+
+
+def out_shape(a, b):
+    p.set_data(np.ones(n, np.float32))
+    return a
+
+
+path = ops.Custom.from_op("SwiGLU").op.path
+print(float(ops.Custom(f"{path}:SwiGLU", out_shape)(p, Tensor(ones)).asnumpy()[-1]))
+f, stop = ops.Custom.from_op("SwiGLU"), False
+
+
+def replace():
+    while not stop:
+        p.set_data(np.ones(n, np.float32))
+
+
+thread = threading.Thread(target=replace)
+thread.start()
+for _ in range(20):
+    f(p, Tensor(ones))
+stop = True
+thread.join()
+"""
+
+
+def test_inputs_live_until_the_call_has_read_them():
+    # A Parameter gets other data from out_shape, and from another thread while the kernel runs.
+    done = subprocess.run([sys.executable, "-c", HELD], capture_output=True, text=True)
+    assert done.returncode == 0, f"exit code {done.returncode}: {done.stderr}"
+    assert done.stdout == f"{np.float32(1 / (1 + np.exp(-1.0)))}\n"
