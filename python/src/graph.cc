@@ -6,6 +6,44 @@
 namespace opgraft::python {
 namespace {
 
+// Whether `other` takes inputs of these shapes: the check of a plan, in symbols. An open dimension that several inputs
+// share must be one and the same here; sizes that cannot be told apart yet are refused.
+void check_shapes(const Graph &g, const Graph &other, const std::vector<ValueId> &inputs) {
+  auto text = [](const Shape &dims, const Symbols &symbols) {
+    std::string s;
+    for (int64_t d : dims) s += (s.empty() ? "" : ", ") + symbols.text(d);
+    return "(" + s + (dims.size() == 1 ? ",)" : ")");
+  };
+  std::map<int64_t, int64_t> bound;
+  std::vector<int64_t> numbers(other.symbols.free_count(), -1);
+  auto bad = [&](size_t i) {
+    const Value &want = other.value(other.inputs[i]);
+    throw py::value_error("model: input " + want.name + ".shape must be " + text(want.type.dims, other.symbols) +
+                          ", got " + text(g.value(inputs[i]).type.dims, g.symbols));
+  };
+  auto each = [&](auto &&check) {
+    for (size_t i = 0; i < inputs.size(); ++i) {
+      const TensorType &want = other.value(other.inputs[i]).type, &got = g.value(inputs[i]).type;
+      if (!want.ranked || !got.ranked) continue;
+      if (want.dims.size() != got.dims.size()) bad(i);
+      for (size_t k = 0; k < want.dims.size(); ++k)
+        if (!check(want.dims[k], got.dims[k])) bad(i);
+    }
+  };
+  each([&](int64_t want, int64_t got) {
+    if (want == -1) return true;
+    if (want >= 0) return want == got;
+    auto [slot, first] = bound.emplace(want, got);
+    if (!first) return slot->second == got && got != -1;
+    if (int f = other.symbols.free_index(want); f >= 0 && got >= 0) numbers[size_t(f)] = got;
+    return true;
+  });
+  each([&](int64_t want, int64_t got) {  // formulas of symbols, where all of those are numbers here
+    int64_t size = want == -1 ? -1 : other.symbols.evaluate(want, numbers);
+    return size < 0 || size == got;
+  });
+}
+
 std::vector<ValueId> splice(Graph &g, const Graph &other, const std::vector<ValueId> &inputs,
                             const std::string &prefix) {
   if (inputs.size() != other.inputs.size())
@@ -19,6 +57,7 @@ std::vector<ValueId> splice(Graph &g, const Graph &other, const std::vector<Valu
                            dtype_name(got.type.dtype));
     to[other.inputs[i]] = inputs[i];
   }
+  check_shapes(g, other, inputs);
   auto value = [&](ValueId v) {
     const Value &x = other.value(v);
     if (!to.count(v)) to[v] = g.add_constant(x.constant, x.name, x.parameter);

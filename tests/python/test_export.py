@@ -1,5 +1,7 @@
 """Models in files: names of inputs and outputs, open dimensions, and the same results after export and load."""
 
+import re
+
 import numpy as np
 import opgraft
 import pytest
@@ -168,3 +170,53 @@ def test_the_file_computes_the_same_bits(tmp_path, name):
         for a, b in pairs:
             assert a.dtype == b.dtype and a.shape == b.shape
             np.testing.assert_array_equal(a.asnumpy(), b.asnumpy())
+
+
+class Around(nn.Cell):
+    """A loaded model inside another."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def construct(self, *inputs):
+        return self.inner(*[x * 1.0 for x in inputs])
+
+
+@pytest.mark.parametrize("how", ["jit", "graph mode"])
+def test_a_loaded_model_inside_another_takes_its_own_sizes_only(tmp_path, how):
+    fixed = Around(loaded(Gate(), floats(2, 4), floats(2, 4), folder=tmp_path))
+    rows = opgraft.dim("rows")
+    row = [Tensor(shape=[rows, n], dtype=opgraft.float32) for n in (None, 1)]
+    tied = Around(loaded(Gate(), *row, folder=tmp_path))
+    if how == "graph mode":
+        opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    run = {cell: opgraft.jit(lambda *a, cell=cell: cell(*a)) if how == "jit" else cell for cell in (fixed, tied)}
+    for cell, shapes, text in [
+        (fixed, [(3, 4), (3, 4)], "model: input x.shape must be (2, 4), got (3, 4)"),
+        (fixed, [(2, 4), (2, 4)], None),
+        (fixed, [(3, 4), (3, 4)], "model: input x.shape must be (2, 4), got (3, 4)"),
+        (fixed, [(2, 4), (1, 2, 4)], "model: input gate.shape must be (2, 4), got (1, 2, 4)"),
+        (tied, [(3, 4), (1, 1)], "model: input gate.shape must be (rows, 1), got (1, 1)"),
+        (tied, [(3, 4), (3, 1)], None),
+        (tied, [(5, 6), (5, 1)], None),
+        (tied, [(7, 6), (1, 1)], "model: input gate.shape must be (rows, 1), got (1, 1)"),
+    ]:
+        given = [floats(*s) for s in shapes]
+        if text is None:
+            close(run[cell](*given).asnumpy(), Gate()(*given).asnumpy(), 2 * (SILU + 1))
+            continue
+        for call in (cell.inner, run[cell]):
+            with pytest.raises(ValueError, match=re.escape(text)):
+                call(*given)
+
+
+def test_open_dimensions_around_a_loaded_model(tmp_path):
+    fixed, open_ = (
+        Around(loaded(nn.ReLU(), Tensor(shape=[n, 4], dtype=opgraft.float32), folder=tmp_path)) for n in (2, None)
+    )
+    rows = Tensor(shape=[opgraft.dim("rows"), 4], dtype=opgraft.float32)
+    cell = loaded(open_, rows, folder=tmp_path)
+    assert cell(floats(3, 4)).shape == (3, 4)
+    with pytest.raises(ValueError, match=re.escape("input x.shape must be (2, 4), got (rows, 4)")):
+        opgraft.export(fixed, rows, file_name=tmp_path / "never")
