@@ -26,29 +26,42 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
         inputs = inputs or net.get_inputs() or ()
         leaves = []
         structure = _trace.flatten((inputs, {}), leaves)
-        graph = _grafted(net, structure, leaves)
+        graph, out = _grafted(net, structure, leaves)
         if graph is None:
-            graph, _ = net._trace([(t.dtype, t.shape) for t in leaves], structure)
+            graph, out = net._trace([(t.dtype, t.shape) for t in leaves], structure)
             net._graft(graph)
+        _only_tensors(out, "output")
     path.parent.mkdir(parents=True, exist_ok=True)
     _core.write_mindir(graph, str(path))
     return str(path)
 
 
 def _grafted(net, structure, leaves):
-    """The graph that a substitution left in the Cell for such inputs, or None where there was none."""
+    """The graph, with its outputs' structure, that a substitution left in the Cell for such inputs, or None twice."""
     shapes = None
     for program, inside in net._grafted:
         if inside == structure:
             if program.fits(leaves):
-                return _with_names(program, leaves)
+                return _with_names(program, leaves), program.structure
             shapes = [tuple("?" if d < 0 else d for d in dims) for _, dims in program.inputs]
     if shapes is not None:
         raise ValueError(
             f"export: inputs must fit the substituted graph's shapes {shapes}, got {[t.shape for t in leaves]}; "
             "substitute again with prove inputs of several sizes to keep dimensions open"
         )
-    return None
+    return None, None
+
+
+def _only_tensors(structure, name):
+    """TypeError for a result that the file would lose; None may be missing."""
+    if structure == "*":
+        return
+    kind, body = structure
+    if kind != "const":
+        for key, item in body if kind == "dict" else enumerate(body):
+            _only_tensors(item, f"{name}[{key!r}]")
+    elif body.value is not None:
+        raise TypeError(f"export: {name} must be a Tensor, got {body.value!r}")
 
 
 def _with_names(program, leaves):

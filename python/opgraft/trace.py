@@ -67,7 +67,7 @@ class SymInt:
         raise ValueError(f"trace: whether dimension {self!r} equals {o!r} is not known before the graph runs")
 
     def __hash__(self):
-        return hash(self.dim)
+        raise TypeError(f"trace: dimension {self!r} is not a number before the graph runs, it cannot be a key")
 
     def __bool__(self):
         raise ValueError(f"trace: whether dimension {self!r} is 0 is not known before the graph runs")
@@ -202,6 +202,9 @@ def flatten(tree, leaves):
         return (type(tree).__name__, tuple(flatten(x, leaves) for x in tree))
     if isinstance(tree, dict):
         return ("dict", tuple((k, flatten(v, leaves)) for k, v in tree.items()))
+    if isinstance(tree, SymInt):
+        what = f"dimension {tree!r}, no number before the graph runs"
+        raise TypeError(f"trace: an argument or a result must not be {what}")
     try:
         hash(tree)
     except TypeError:

@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import opgraft
 import pytest
@@ -40,3 +42,32 @@ def test_symbolic_decisions_are_refused():
 
     with pytest.raises(ValueError, match="not known before the graph runs"):
         opgraft.export(Branch(), Tensor(shape=[None], dtype=opgraft.float32), file_name="unused")
+
+
+def rows(n):
+    return np.ones((n, 2), np.float32)
+
+
+@pytest.mark.parametrize("function", [
+    lambda x: {2: "two", 3: "three"}.get(x.shape[0]),
+    lambda x: functools.lru_cache(lambda n: n * 10)(x.shape[0]),
+    lambda x: x.shape[0] in {2, 4},
+    lambda x: x.shape,
+    lambda x: {"rows": [x.shape[0]]},
+])  # fmt: skip
+def test_a_size_that_python_keeps_is_that_of_the_call(function):
+    f = opgraft.jit(lambda x: (x * 2, function(x)))
+    for n in (2, 3, 4, 2):
+        assert f(rows(n))[1] == function(rows(n))
+
+
+def test_a_number_is_no_output_of_an_exported_model(tmp_path):
+    class Net(nn.Cell):
+        def construct(self, x):
+            return {"y": x, "sizes": [x.shape[0], None]}
+
+    with pytest.raises(TypeError, match="a result must not be dimension x.0, no number before the graph runs"):
+        opgraft.export(Net(), Tensor(shape=[None, 2], dtype=opgraft.float32), file_name=tmp_path / "open")
+    with pytest.raises(TypeError, match=r"export: output\['sizes'\]\[0\] must be a Tensor, got 2"):
+        opgraft.export(Net(), rows(2), file_name=tmp_path / "fixed")
+    assert not list(tmp_path.iterdir())
