@@ -88,17 +88,25 @@ class Cell:
 
     def __call__(self, *args, **kwargs):
         self._setup()
-        leaves = []
+        if (tracer := _trace.active()) is not None:
+            return self._inside(tracer, args, kwargs)
+        if context.graph_mode() or self._grafted or self._rules:
+            leaves = []
+            structure = self._seen(args, kwargs, leaves)
+            return self._program(leaves, structure)(leaves)
+        if self._specs is None:
+            try:
+                self._seen(args, kwargs, [])
+            except TypeError:  # what only an eager call takes: a set, a cache to be filled
+                pass
+        return self.construct(*_trace.tensors(args), **_trace.tensors(kwargs))
+
+    def _seen(self, args, kwargs, leaves):
+        """The structure of a call's arguments; those of the first are what substitute traces."""
         structure = _trace.flatten((args, kwargs), leaves)
-        tracer = _trace.active()
-        if tracer is not None:
-            return self._inside(tracer, leaves, structure, args, kwargs)
         if self._specs is None:
             object.__setattr__(self, "_specs", ([(t.dtype, t.shape) for t in leaves], structure))
-        if not (context.graph_mode() or self._grafted or self._rules):
-            args, kwargs = _trace.unflatten(structure, iter(leaves))
-            return self.construct(*args, **kwargs)
-        return self._program(leaves, structure)(leaves)
+        return structure
 
     def set_inputs(self, *inputs):
         """Declares what a traced Cell takes, as MindSpore does, so that it is traced once: tensors whose shapes stay,
@@ -124,7 +132,7 @@ class Cell:
         structure = _trace.flatten((args, kwargs), leaves)
         return self._program(leaves, structure).session
 
-    def _inside(self, tracer, leaves, structure, args, kwargs):
+    def _inside(self, tracer, args, kwargs):
         """The call while an outer Cell or function is traced."""
         name = None
         for parent in self._parents:
@@ -136,6 +144,8 @@ class Cell:
         try:
             if not (self._grafted or self._rules):
                 return self.construct(*args, **kwargs)
+            leaves = []
+            structure = _trace.flatten((args, kwargs), leaves)
             return self._graft_inside(tracer, leaves, structure)
         finally:
             if name:

@@ -1,5 +1,6 @@
 """Tracing: running Python code on tensors that only record which primitives made them."""
 
+import copy
 import inspect
 import operator
 import threading
@@ -199,7 +200,8 @@ def flatten(tree, leaves):
         leaves.append(tree if isinstance(tree, Tensor) else Tensor(tree))
         return "*"
     if isinstance(tree, (tuple, list)):
-        return (type(tree).__name__, tuple(flatten(x, leaves) for x in tree))
+        kind = type(tree) if hasattr(tree, "_fields") else "tuple" if isinstance(tree, tuple) else "list"
+        return (kind, tuple(flatten(x, leaves) for x in tree))
     if isinstance(tree, dict):
         return ("dict", tuple((k, flatten(v, leaves)) for k, v in tree.items()))
     if isinstance(tree, SymInt):
@@ -224,7 +226,26 @@ def unflatten(structure, leaves):
     if kind == "dict":
         return {k: unflatten(v, leaves) for k, v in body}
     items = [unflatten(s, leaves) for s in body]
-    return tuple(items) if kind == "tuple" else items
+    return tuple(items) if kind == "tuple" else items if kind == "list" else kind._make(items)
+
+
+def tensors(tree):
+    """The same object, NumPy arrays in it as Tensors: a container is another, of its type, only where it holds one."""
+    if isinstance(tree, np.ndarray):
+        return Tensor(tree)
+    if isinstance(tree, (tuple, list)):
+        made = [tensors(x) for x in tree]
+        if any(a is not b for a, b in zip(made, tree)):
+            if isinstance(tree, tuple):
+                return tuple.__new__(type(tree), made)
+            tree = copy.copy(tree)
+            tree[:] = made
+    elif isinstance(tree, dict):
+        made = {k: tensors(v) for k, v in tree.items()}
+        if any(made[k] is not v for k, v in tree.items()):
+            tree = copy.copy(tree)
+            tree.update(made)
+    return tree
 
 
 def leaf_names(structure, name):
