@@ -17,7 +17,11 @@ std::string shape_text(const TensorType &t, const Symbols &symbols) {
 }
 
 void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
-  std::vector<std::pair<std::string_view, int32_t>> bound;
+  struct Bound {
+    std::string_view variable, by;  // by: the input it was taken from
+    int32_t dtype;
+  };
+  std::vector<Bound> bound;
   for (size_t i = 0; i < dtypes.size(); ++i) {
     auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
     if (t.dtype.empty()) continue;  // any: a function made for MindSpore
@@ -35,11 +39,11 @@ void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
       throw Error(OPGRAFT_INVALID_TYPE,
                   fmt::format("{}: {}.dtype must be one of {}, got {}", m.name, name, names, dtype_name(dtypes[i])));
     }
-    auto seen = std::find_if(bound.begin(), bound.end(), [&](auto &b) { return b.first == t.dtype; });
-    if (seen == bound.end()) bound.emplace_back(t.dtype, dtypes[i]);
-    else if (seen->second != dtypes[i])
+    auto seen = std::find_if(bound.begin(), bound.end(), [&](auto &b) { return b.variable == t.dtype; });
+    if (seen == bound.end()) bound.push_back({t.dtype, name, dtypes[i]});
+    else if (seen->dtype != dtypes[i])
       throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must equal {}.dtype {}, got {}", m.name, name,
-                                                    m.inputs[0].name, dtype_name(seen->second), dtype_name(dtypes[i])));
+                                                    seen->by, dtype_name(seen->dtype), dtype_name(dtypes[i])));
   }
 }
 

@@ -20,6 +20,13 @@ class DataReader {
   DataReader(std::shared_ptr<void> owner, std::filesystem::path dir, bool external)
       : owner_(std::move(owner)), dir_(std::move(dir)), external_(external) {}
 
+  // For a model within this one, in bytes that do not stay: the same external data.
+  DataReader nested() const {
+    DataReader inner(*this);
+    inner.owner_ = nullptr;
+    return inner;
+  }
+
   // The tensor over the file's own bytes, or a copy where they are misaligned for its dtype.
   Tensor tensor(const TensorProto &proto);
   Literal literal(const AttributeProto &attribute, int depth = 0);

@@ -59,6 +59,15 @@ std::string encode_type(const TensorType &t) {
   return out;
 }
 
+uint64_t External::place(const Tensor &t) {
+  auto [it, added] = placed_.try_emplace({t.data(), t.bytes()}, offset);
+  if (added) {
+    tensors.emplace_back(offset, t);
+    offset += (t.bytes() + kDataAlign - 1) / kDataAlign * kDataAlign;
+  }
+  return it->second;
+}
+
 std::string encode_tensor(const Tensor &t, const std::string &name, External *external) {
   std::string out;
   pbf_writer p(out);
@@ -74,11 +83,9 @@ std::string encode_tensor(const Tensor &t, const std::string &name, External *ex
   std::string e;
   pbf_writer w(e);
   w.add_string(1, external->location);
-  w.add_int64(2, int64_t(external->offset));
+  w.add_int64(2, int64_t(external->place(t)));
   w.add_int64(3, int64_t(t.bytes()));
   p.add_message(12, e);
-  external->tensors.emplace_back(external->offset, t);
-  external->offset += (t.bytes() + kDataAlign - 1) / kDataAlign * kDataAlign;
   return out;
 }
 

@@ -1,6 +1,7 @@
 // MindIR messages made from the engine's types, as serialised bytes.
 #pragma once
 
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -19,6 +20,11 @@ struct External {
   std::string location;
   uint64_t offset = kDataHeader;
   std::vector<std::pair<uint64_t, Tensor>> tensors;
+  // Where the tensor's bytes begin; those of one buffer are written once.
+  uint64_t place(const Tensor &tensor);
+
+ private:
+  std::map<std::pair<const void *, size_t>, uint64_t> placed_;
 };
 
 // A TensorProto without data: dtype and dimensions, -1 for a symbol.

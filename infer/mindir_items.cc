@@ -54,6 +54,15 @@ std::vector<size_t> Items::flatten(size_t item) const {
   return out;
 }
 
+namespace {
+size_t size_of(const Literal &l, int depth) {
+  if (depth > kMostNesting) refuse("tuples nested too deep");
+  size_t n = l.items.size();
+  for (auto &i : l.items) n += size_of(i, depth + 1);
+  return n;
+}
+}  // namespace
+
 bool Items::literal_of(size_t item, Literal &out, int depth, size_t &budget) const {
   const Item &i = items_[item];
   if (depth > kMostNesting || budget-- == 0) refuse("tuples nested too deep");
@@ -63,7 +72,12 @@ bool Items::literal_of(size_t item, Literal &out, int depth, size_t &budget) con
     out.kind = Literal::kTensor, out.tensor = v.constant;
     return true;
   }
-  if (i.kind == Item::kLiteral) return out = i.literal, true;
+  if (i.kind == Item::kLiteral) {
+    const size_t copied = depth ? size_of(i.literal, 0) : 0;  // a tuple may name one literal many times
+    if (copied > budget) refuse("a tuple of too many elements");
+    budget -= copied;
+    return out = i.literal, true;
+  }
   out.kind = Literal::kTuple;
   for (size_t k : i.items) {
     out.items.emplace_back();

@@ -162,7 +162,8 @@ class Reader {
     for (auto bytes : primitive->proto.attributes) {
       if (primitive->read) break;
       AttributeProto a = parse_attribute(bytes);
-      if (a.name != "shape" && a.type != kTensors)
+      // In the node itself `shape` is its abstract; in the table of primitives an attribute like others.
+      if (a.type != kTensors && (primitive != &own || a.name != "shape"))
         primitive->attrs.insert_or_assign(std::string(a.name), data_.literal(a));
     }
     primitive->read = true;
@@ -227,9 +228,9 @@ class Reader {
       if (depth_ >= kMostFallbacks) fail("fallback graphs nested too deep");
       auto &shared = primitive.fallback;
       if (!shared)
-        shared = Reader(fallback, registry_, fmt::format("{}: {}: fallback", origin_, place_),
-                        DataReader(nullptr, "", false), depth_ + 1)
-                     .read();
+        shared =
+            Reader(fallback, registry_, fmt::format("{}: {}: fallback", origin_, place_), data_.nested(), depth_ + 1)
+                .read();
       graph_->node(id).fallback = shared;
     }
     auto &outputs = graph_->node(id).outputs;

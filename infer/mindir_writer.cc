@@ -150,7 +150,8 @@ class Writer {
       placed.insert("opgraft_function");
       if (!function) attributes.push_back(encode_attribute("opgraft_op", n.impl->spec()));
       if (!function && !n.spec.empty()) attributes.push_back(encode_attribute("opgraft_spec", n.spec));
-      if (n.fallback) attributes.push_back(encode_attribute("opgraft_fallback", Writer(*n.fallback, nullptr).model()));
+      if (n.fallback)
+        attributes.push_back(encode_attribute("opgraft_fallback", Writer(*n.fallback, external_).model()));
       for (ValueId v : n.inputs) operands.push_back(operand(v, false));
     } else if (n.op == "MakeTuple") {
       attributes.push_back(encode_attribute("opgraft_value", true));

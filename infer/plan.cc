@@ -14,11 +14,13 @@ namespace opgraft {
 const void *PackedWeights::get(const Op &op, const opgraft_infer_args &args, int32_t input,
                                const std::string &attrs_text) {
   if (!op.native->prepare) return nullptr;
-  const void *data = args.inputs[input].data;
-  auto [low, high] = entries_.equal_range(data);
+  const opgraft_tensor &weight = args.inputs[input];
+  const Shape dims(weight.shape, weight.shape + weight.ndim);
+  auto [low, high] = entries_.equal_range(weight.data);
   for (auto it = low; it != high; ++it)
-    if (it->second.op == &op && it->second.input == input && it->second.attrs == attrs_text)
-      return it->second.blob.get();
+    if (auto &e = it->second;
+        e.op == &op && e.input == input && e.attrs == attrs_text && e.dtype == weight.dtype && e.dims == dims)
+      return e.blob.get();
   uint64_t bytes = 0;
   if (int status = op.native->prepare(&args, input, nullptr, &bytes))
     throw Error(status & 0xff, last_error(op, status));
@@ -29,7 +31,7 @@ const void *PackedWeights::get(const Op &op, const opgraft_infer_args &args, int
       throw Error(status & 0xff, last_error(op, status));
     bytes_ += bytes;
   }
-  return entries_.emplace(data, Entry{&op, data, input, attrs_text, blob})->second.blob.get();
+  return entries_.emplace(weight.data, Entry{&op, input, attrs_text, weight.dtype, dims, blob})->second.blob.get();
 }
 
 namespace {
@@ -120,6 +122,7 @@ class Planner {
       }
       Step step{id, n.impl};
       try {
+        refuse_constant_state(n);
         Inferred r = infer_native(*n.impl, in_, *attrs_[size_t(id)], nullptr);
         bool all_known = true;
         for (size_t i = 0; i < n.outputs.size(); ++i) {
@@ -129,8 +132,7 @@ class Planner {
             throw Error(OPGRAFT_INVALID_VALUE,
                         fmt::format("{}: output {} depends on values that are not known at plan time, got shape {}",
                                     n.op, i, to_string(o.type.dims)));
-          bool known = r.values[i] && std::all_of(r.values[i]->begin(), r.values[i]->end(),
-                                                  [](int64_t d) { return d >= 0 || d == -1; });
+          bool known = r.values[i] && std::none_of(r.values[i]->begin(), r.values[i]->end(), is_symbol);
           if (!known) {
             all_known = false;
             continue;
@@ -143,18 +145,7 @@ class Planner {
           o.constant = made_.back().get();
         }
         if (all_known) continue;  // folded: nothing to run
-        if (n.impl->family && n.impl->family->added() > 1) {
-          std::vector<TensorType> types;
-          for (ValueId o : n.outputs) types.push_back(info(o).type);
-          step.op = fastest(n.impl, in_, *attrs_[size_t(id)], types);
-        }
-        if (step.op->native->workspace) {
-          opgraft_infer_args args = infer_args(id);
-          uint64_t bytes = 0;
-          if (int status = step.op->native->workspace(&args, &bytes))
-            throw Error(status & 0xff, last_error(*step.op, status));
-          step.workspace = bytes;
-        }
+        choose(step);
       } catch (const Error &e) {
         std::string shapes;
         for (ValueId x : n.inputs) shapes += (shapes.empty() ? "" : ", ") + info(x).type.text();
@@ -168,6 +159,45 @@ class Planner {
     }
   }
 
+  // The step's implementation, and the workspace that it asks for. One that was the fastest at about this size may
+  // refuse this very one: then the next serves.
+  void choose(Step &step) {
+    if (!step.op->family || step.op->family->added() < 2) {
+      step.workspace = workspace(step);
+      return;
+    }
+    std::vector<TensorType> types;
+    for (ValueId o : g_.node(step.node).outputs) types.push_back(info(o).type);
+    auto candidates = implementations(step.op);
+    candidates.insert(candidates.begin(), fastest(step.op, in_, *attrs_[size_t(step.node)], types));
+    for (size_t i = 0;; ++i) try {
+        step.op = candidates[i];
+        step.workspace = workspace(step);
+        return;
+      } catch (const Error &) {
+        if (i + 1 == candidates.size()) throw;
+      }
+  }
+  uint64_t workspace(const Step &step) {
+    opgraft_infer_args args = infer_args(step.node);
+    auto check = [&](int status) {
+      if (status) throw Error(status & 0xff, last_error(*step.op, status));
+    };
+    uint64_t bytes = 0, packed = 0;
+    if (step.op->native->workspace) check(step.op->native->workspace(&args, &bytes));
+    for (size_t i = 0; step.op->native->prepare && i < in_.size(); ++i)
+      if (in_[i].data) check(step.op->native->prepare(&args, int32_t(i), nullptr, &packed));
+    return bytes;
+  }
+  // A constant is shared by all sessions, and its bytes may be a file's.
+  void refuse_constant_state(const Node &n) {
+    auto &declared = n.impl->manifest.inputs;
+    for (size_t i = 0; i < n.inputs.size() && !declared.empty(); ++i)
+      if (auto &t = declared[std::min(i, declared.size() - 1)]; t.state && info(n.inputs[i]).constant)
+        throw Error(
+            OPGRAFT_INVALID_VALUE,
+            fmt::format("{}: {} is updated in place and must be an input of the model, got a constant", n.op, t.name));
+  }
   static size_t bytes_of(const Info &x) { return size_t(element_count(x.type.dims)) * dtype_size(x.type.dtype); }
 
   opgraft_infer_args infer_args(NodeId id) {
@@ -207,7 +237,7 @@ class Planner {
         Info &root = info(info(in).root);
         bool intermediate = g_.value(info(in).root).kind == Value::kResult && !root.constant;
         if (info(out).root != out || !intermediate || uses[size_t(view_root[size_t(in)])] != 0 ||
-            bytes_of(info(out)) != bytes_of(info(in)) || shared_root(n, in, i))
+            bytes_of(info(out)) != bytes_of(info(in)) || shared_root(n, in, i) || !all_in_place(steps_[k].op, {o, i}))
           continue;
         info(out).root = info(in).root;
         root.last_use = std::max(root.last_use, int32_t(k));
@@ -216,6 +246,15 @@ class Planner {
       }
     }
     for (ValueId o : g_.outputs) info(info(o).root).last_use = int32_t(steps_.size());
+  }
+  // Another implementation may have to take over.
+  static bool all_in_place(const OpPtr &op, std::pair<int, int> pair) {
+    if (!op->family || op->family->added() < 2) return true;
+    const auto all = implementations(op);
+    return std::all_of(all.begin(), all.end(), [&](const OpPtr &other) {
+      auto &declared = other->manifest.inplace;
+      return std::find(declared.begin(), declared.end(), pair) != declared.end();
+    });
   }
   // Another input of the node lies in the same buffer: writing in place would change it.
   bool shared_root(const Node &n, ValueId in, int except) {

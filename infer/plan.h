@@ -59,9 +59,10 @@ class PackedWeights {
  private:
   struct Entry {
     const Op *op;
-    const void *data;
     int32_t input;
     std::string attrs;
+    int32_t dtype;
+    Shape dims;  // two parameters of a file may share bytes
     std::shared_ptr<void> blob;
   };
   std::multimap<const void *, Entry> entries_;  // by weight

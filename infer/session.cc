@@ -7,8 +7,10 @@
 #include <cstring>
 #include <list>
 #include <mutex>
+#include <utility>
 
 #include "aot_ops/common/threads.h"
+#include "infer/native_call.h"
 #include "infer/plan.h"
 #include "registry/choice.h"
 
@@ -47,7 +49,8 @@ struct Model::Cache {
   ModelStats stats;
 };
 
-Model::Model(std::shared_ptr<const Graph> graph) : graph_(std::move(graph)), cache_(std::make_unique<Cache>()) {
+// A copy, which shares the constants' bytes: passes may change the caller's graph later.
+Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache_(std::make_unique<Cache>()) {
   NodeId most = -1;
   for (NodeId id : graph_->order()) most = std::max(most, id);
   cache_->attrs.resize(size_t(most + 1));
@@ -87,8 +90,16 @@ struct Bound {
     int32_t tensor, index;
   };
   std::vector<Patch> inputs, outputs;  // tensors whose data is the caller's
-  std::vector<std::pair<const Op *, void *>> states;
-  std::vector<Tensor> outputs_of_run;
+  struct State {
+    const Op *op;
+    void *state;
+    State(const Op *op, void *state) : op(op), state(state) {}
+    State(State &&other) noexcept : op(other.op), state(std::exchange(other.state, nullptr)) {}
+    ~State() {
+      if (state) op->native->release(state);
+    }
+  };
+  std::vector<State> states;
 
   explicit Bound(std::shared_ptr<const Plan> p) : plan(std::move(p)), arena(allocate(plan->arena_bytes)) {
     for (size_t i = 0; i < plan->tensors.size(); ++i) {
@@ -115,7 +126,11 @@ struct Bound {
                         host(),
                         ins.packed.empty() ? nullptr : ins.packed.data()};
       if (ins.op->native->init) {
-        opgraft_infer_args args{sizeof args,       ins.n_inputs, ins.attrs->size(), 0,      first,
+        std::vector<opgraft_tensor> known(first, first + ins.n_inputs);  // values of constants only
+        for (int32_t i = 0; i < ins.n_inputs; ++i)
+          if (plan->tensors[size_t(ins.first_tensor + i)].place.kind != Place::kConstant)
+            known[size_t(i)].data = nullptr;
+        opgraft_infer_args args{sizeof args,       ins.n_inputs, ins.attrs->size(), 0,      known.data(),
                                 ins.attrs->data(), nullptr,      nullptr,           nullptr};
         if (int status = ins.op->native->init(&args, &call.state))
           throw Error(status & 0xff, last_error(*ins.op, status));
@@ -123,9 +138,6 @@ struct Bound {
       }
       calls.push_back(call);
     }
-  }
-  ~Bound() {
-    for (auto [op, state] : states) op->native->release(state);
   }
   Bound(const Bound &) = delete;
 };
@@ -236,39 +248,8 @@ std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, c
     outputs.emplace_back(t.dtype, t.dims);
   }
   for (auto &t : outputs) out.push_back(t.view());
-  opgraft_infer_args args{sizeof args, int32_t(in.size()), attrs.size(), 0, in.data(), attrs.data(), nullptr, nullptr,
-                          nullptr};
-  opgraft_call call{sizeof call,
-                    int32_t(in.size()),
-                    int32_t(out.size()),
-                    attrs.size(),
-                    in.data(),
-                    out.data(),
-                    attrs.data(),
-                    nullptr,
-                    nullptr,
-                    0,
-                    host(),
-                    nullptr};
-  std::shared_ptr<void> workspace;
-  if (op->native->workspace) {
-    if (int status = op->native->workspace(&args, &call.workspace_bytes))
-      throw Error(status & 0xff, last_error(*op, status));
-    workspace = allocate(call.workspace_bytes);
-    call.workspace = workspace.get();
-  }
-  struct State {
-    const Op &op;
-    void *state = nullptr;
-    ~State() {
-      if (state && op.native->release) op.native->release(state);
-    }
-  } state{*op};
-  if (op->native->init) {
-    if (int status = op->native->init(&args, &state.state)) throw Error(status & 0xff, last_error(*op, status));
-    call.state = state.state;
-  }
-  run_kernel(*op, call, nullptr);
+  NativeCall made(*op, in, out, attrs);
+  run_kernel(*op, made.call, nullptr);
   return outputs;
 }
 

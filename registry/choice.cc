@@ -70,6 +70,17 @@ std::string message(const Op &op, int status) {
   return text && *text ? text : fmt::format("{}: failed with status {}", op.name(), status & 0xff);
 }
 
+// The plan may have put an output into an input's buffer, which `op` allows: whether `other` does, too.
+bool may_run(const Op &other, const opgraft_call &call) {
+  auto &inplace = other.manifest.inplace;
+  for (int o = 0; o < call.n_outputs; ++o)
+    for (int i = 0; i < call.n_inputs; ++i)
+      if (call.outputs[o].elements > 0 && call.outputs[o].data == call.inputs[i].data &&
+          std::find(inplace.begin(), inplace.end(), std::pair(o, i)) == inplace.end())
+        return false;
+  return true;
+}
+
 // Runs another implementation's kernel on a call that was prepared for `op`: with a state and a workspace
 // of its own, without packed inputs.
 int run_other(const Op &other, opgraft_call call) {
@@ -108,7 +119,7 @@ Recovery recover(const Op &op, const opgraft_call &call, int status,
     log(fmt::format("{}: {}; {} takes over", failed->title(), r.cause, who));
   };
   for (auto &other : others) {
-    if (other.get() == &op || !(r.status & OPGRAFT_NOTHING_WRITTEN)) continue;
+    if (other.get() == &op || !(r.status & OPGRAFT_NOTHING_WRITTEN) || !may_run(*other, call)) continue;
     takes_over(other->title());
     r.status = run_other(*other, call);
     if (r.status == OPGRAFT_OK) return r;

@@ -102,7 +102,7 @@ std::vector<std::vector<float>> get_floats2d(E *e, A *n) {
 // What InferShape returns: a vector of dimensions, or one of such vectors. Nothing in the file tells which
 // of them, so the memory is looked at before it is believed; what is in doubt is neither read nor freed.
 struct ListResult {
-  uintptr_t words[3];  // begin, end, end of room
+  uintptr_t words[3] = {};  // begin, end, end of room
   ListResult() = default;
   ListResult(const ListResult &) = delete;
   ~ListResult() {}                                       // not trivial: returned through a pointer, as std::vector is
@@ -122,6 +122,11 @@ struct ListResult {
     for (int i = 0; i < n; ++i)
       if (!is_list(reinterpret_cast<const uintptr_t *>(words[0]) + 3 * i, 8)) return false;
     return true;
+  }
+  bool is_types(int n) const {
+    auto *begin = reinterpret_cast<const int32_t *>(words[0]), *end = reinterpret_cast<const int32_t *>(words[1]);
+    return words[0] && is_list(words, 4) && end - begin == n &&
+           std::all_of(begin, end, [](int32_t d) { return dtype_size(d) > 0; });
   }
   template <class T> std::vector<T> take() {
     std::vector<T> out;
@@ -167,9 +172,9 @@ ForeignArguments::ForeignArguments(std::vector<std::vector<int64_t>> shapes, std
 }
 
 std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, const std::string &function,
-                                           const Directories &whitelist) {
+                                           const Directories &whitelist, const std::string &sha256) {
   auto op = std::make_shared<ForeignOp>();
-  op->library_ = Library::open_foreign(file, whitelist, function);
+  op->library_ = Library::open_foreign(file, whitelist, function, sha256);
   op->function_ = function;
   op->launch_ = op->library_->symbol(function);
   if (!op->launch_) throw LoadError(file.string(), "symbols", fmt::format("symbol {} cannot be found", function));
@@ -227,8 +232,10 @@ std::vector<int32_t> ForeignOp::infer_types(ForeignExtra &extra, std::vector<int
   if (!infer_type_) throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: exports no InferType", function_));
   using Types = std::vector<int32_t>;
   return contained("InferType", [&]() -> Types {
-    if (n_outputs != 1) return reinterpret_cast<Types (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra);
-    return {reinterpret_cast<int32_t (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra)};
+    if (n_outputs == 1) return {reinterpret_cast<int32_t (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra)};
+    auto r = reinterpret_cast<ListResult (*)(Types, void *)>(infer_type_)(std::move(inputs), &extra);
+    if (r.is_types(n_outputs)) return r.take<int32_t>();
+    throw std::runtime_error(fmt::format("its result is not a list of {} types", n_outputs));
   });
 }
 

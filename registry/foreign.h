@@ -65,9 +65,10 @@ class ForeignArguments {
 // Calls contain what the operator throws: all throw Error, naming operator, file and code or cause.
 class ForeignOp {
  public:
-  // Through the white list, ELF, symbol and dependency checks; throws LoadError.
+  // Through the white list, ELF, digest (where one is given), symbol and dependency checks; throws LoadError.
   static std::shared_ptr<ForeignOp> load(const std::filesystem::path &file, const std::string &function,
-                                         const std::vector<std::filesystem::path> &whitelist = {});
+                                         const std::vector<std::filesystem::path> &whitelist = {},
+                                         const std::string &sha256 = {});
 
   std::unique_ptr<ForeignExtra> extra(std::vector<std::pair<std::string, AttrValue>> attrs) const;
 

@@ -89,7 +89,8 @@ int64_t dimension(const InferContext &c, std::string_view text) {
     } else if (token.size() == 1 && std::strchr("+-*/", token[0]) && stack.size() >= 2) {
       int64_t b = stack.back();
       stack.pop_back();
-      stack.back() = c.dim_op(token[0], stack.back(), b);
+      int64_t &a = stack.back();
+      a = token[0] == '/' && a >= 0 && b > 0 ? a / b : c.dim_op(token[0], a, b);  // Python's //
     } else bad();
   }
   if (stack.size() != 1) bad();

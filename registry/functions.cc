@@ -88,7 +88,7 @@ OpPtr find_function(std::string_view name) {
 
 OpPtr load_function(const Registry &registry, const fs::path &file, const std::string &function,
                     const std::vector<ManifestAttr> &attrs) {
-  auto foreign = ForeignOp::load(file, function, registry.whitelist());
+  auto foreign = ForeignOp::load(file, function, registry.whitelist(), registry.pinned(file));
   auto &id = foreign->id();
   std::string key = fmt::format("{}:{}:{}:{}:{}:{}", id.device, id.inode, id.size, id.modified_ns,
                                 foreign->path().string(), function);

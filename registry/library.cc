@@ -288,12 +288,10 @@ constexpr Step kNative[] = {{"file", &Loading::file},       {"whitelist", &Loadi
                             {"symbols", &Loading::symbols}, {"dependencies", &Loading::dependencies},
                             {"dlopen", &Loading::open},     {"descriptor", &Loading::descriptor},
                             {"score", &Loading::score}};
-constexpr Step kForeign[] = {{"file", &Loading::file},
-                             {"whitelist", &Loading::allowed},
-                             {"elf", &Loading::header},
-                             {"symbols", &Loading::function_symbol},
-                             {"dependencies", &Loading::dependencies},
-                             {"dlopen", &Loading::open}};
+constexpr Step kForeign[] = {
+    {"file", &Loading::file},     {"whitelist", &Loading::allowed},       {"elf", &Loading::header},
+    {"digest", &Loading::digest}, {"symbols", &Loading::function_symbol}, {"dependencies", &Loading::dependencies},
+    {"dlopen", &Loading::open}};
 
 std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std::vector<Check> *report) {
   for (auto &step : steps) {
@@ -331,9 +329,10 @@ std::shared_ptr<const Library> Library::open(const fs::path &file, const Directo
 }
 
 std::shared_ptr<const Library> Library::open_foreign(const fs::path &file, const Directories &whitelist,
-                                                     const std::string &function) {
+                                                     const std::string &function, const std::string &sha256) {
   Loading l;
   l.path = file;
+  l.pinned = sha256;
   l.whitelist = whitelist;
   l.function = function;
   return run(l, kForeign, nullptr);

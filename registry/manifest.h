@@ -28,7 +28,7 @@ struct ManifestAttr {
   std::string name;
   int32_t kind = 0;  // opgraft_attr_kind
   std::optional<AttrValue> fallback;
-  std::string axis_of;  // it counts dimensions of this input: -1 is the last one
+  std::string axis_of{};  // it counts dimensions of this input: -1 is the last one
 };
 
 struct Manifest {

@@ -84,6 +84,7 @@ class Registry {
   // From now on a file is loaded only if its SHA-256 is this (64 hexadecimal digits, as sha256sum prints
   // them); checked before any of its code runs. Throws std::invalid_argument.
   void pin(const std::filesystem::path &file, std::string_view sha256);
+  std::string pinned(const std::filesystem::path &file) const;  // empty where it is not
 
   // Directories that files must lie in, after resolving symlinks; empty: anywhere.
   // MS_CUSTOM_AOT_WHITE_LIST (one directory) is honoured as well.
@@ -91,7 +92,6 @@ class Registry {
   std::vector<std::filesystem::path> whitelist() const;
 
  private:
-  std::string pinned(const std::filesystem::path &file) const;  // empty where it is not
   mutable std::shared_mutex mutex_;
   std::multimap<std::string, OpPtr, std::less<>> ops_;
   std::vector<std::filesystem::path> whitelist_;

@@ -103,9 +103,9 @@ void Infer(InferContext &c) {
     c.check(int(s.size()) == rank,
             std::string(kNames[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
     for (int a = 0; a < rank; ++a)
-      c.check(a == rank - 2 || s[a] < 0 || q[a] < 0 || s[a] == q[a],
-              std::string(kNames[i]) + ".shape must agree with q.shape " + to_string(q) +
-                  " in all but the sequence, got " + to_string(s));
+      c.check(a == rank - 2 || may_equal(s[a], q[a]), std::string(kNames[i]) + ".shape must agree with q.shape " +
+                                                          to_string(q) + " in all but the sequence, got " +
+                                                          to_string(s));
   }
   c.check_same_shape(2, "v", 1, "k");
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
@@ -135,8 +135,8 @@ Attention attention(const Arguments &c) {
   g.queries = c.input(0).dim(-2);
   g.keys = c.input(1).dim(-2);
   g.dim = packed ? q[2] / g.heads : q[3];
-  const double scale = c.attr_float("scale", 0);
-  g.scale = float(scale != 0 ? scale : 1 / std::sqrt(double(g.dim)));
+  const double scale = c.attr_float("scale", NAN);
+  g.scale = float(std::isnan(scale) ? 1 / std::sqrt(double(g.dim)) : scale);
   g.q = c.input(0).raw(), g.k = c.input(1).raw(), g.v = c.input(2).raw();
   auto strides = [&](int64_t s) {
     return packed ? Attention::Strides{s * g.heads * g.dim, g.dim, g.heads * g.dim}

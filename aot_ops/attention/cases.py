@@ -3,23 +3,23 @@
 import numpy as np
 
 
-def attention(q, k, v, mask=0.0, scale=0.0, heads=0, layout="BHSD"):
+def attention(q, k, v, mask=0.0, scale=np.nan, heads=0, layout="BHSD"):
     if layout != "BHSD":
         q, k, v = (x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3) for x in (q, k, v))
-    s = q @ k.swapaxes(-1, -2) * (scale or 1.0 / np.sqrt(q.shape[-1])) + mask
+    s = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale) + mask
     w = np.exp(s - s.max(axis=-1, keepdims=True, initial=-np.inf))
     y = w / w.sum(axis=-1, keepdims=True) @ v
     return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], y.shape[1] * y.shape[3])
 
 
-def bound(u, q, k, v, mask=0.0, scale=0.0, heads=0, layout="BHSD"):
+def bound(u, q, k, v, mask=0.0, scale=np.nan, heads=0, layout="BHSD"):
     """A score is a float32 sum of D products, with the error that matmul/cases.py derives, and rounds when scaled,
     masked and reduced by the maximum; a weight takes over the largest error of its row's scores twice (numerator and
     sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum of |v| makes one
     rounding per term."""
     if layout != "BHSD":
         q, k, v = (x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3) for x in (q, k, v))
-    scale = scale or 1.0 / np.sqrt(q.shape[-1])
+    scale = 1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale
     t = k.shape[-2]
     s = q @ k.swapaxes(-1, -2) * scale + mask
     seen = np.isfinite(s)

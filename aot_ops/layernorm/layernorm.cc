@@ -129,8 +129,15 @@ LayerNormRows rows_of(const Context &c) {
 
 int64_t row_count(const Context &c, const LayerNormRows &g) { return g.n ? c.input(0).size() / g.n : 0; }
 
+// Statistics of rows without elements.
+void no_elements(const Context &c, const LayerNormRows &g) {
+  if (g.n == 0 && g.mean) std::fill_n(g.mean, c.output(1).size(), NAN);
+  if (g.n == 0 && g.variance) std::fill_n(g.variance, c.output(2).size(), NAN);
+}
+
 void Kernel(Context &c) {
   const LayerNormRows g = rows_of(c);
+  no_elements(c, g);
   const auto kernel = Rows_simd(c.input(0).dtype());
   const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(g.n, 1));  // elements: about 5 µs
   c.parallel_for(row_count(c, g), grain, [&](int64_t b, int64_t e) { kernel(g, b, e); });
@@ -138,6 +145,7 @@ void Kernel(Context &c) {
 
 void Reference(Context &c) {
   const LayerNormRows g = rows_of(c);
+  no_elements(c, g);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t r = 0; r < row_count(c, g); ++r) {

@@ -156,18 +156,18 @@ template <ReduceOp op> void InferReduce(InferContext &c) {
   const uint32_t bits = reduced_dims(c);
   const bool keep = c.attr_bool("keep_dims", false);
   Shape out;
-  int64_t count = 1, elements = 1;
+  bool reduces_none = false, empty = false;  // a reduced dimension, a kept one is 0
   for (int i = 0; i < c.input(0).rank(); ++i) {
     const int64_t dim = c.input(0).dim(i);
     if (!(bits >> i & 1)) {
       out.push_back(dim);
-      elements *= dim;
+      empty |= dim == 0;
       continue;
     }
-    count *= dim;
+    reduces_none |= dim == 0;
     if (keep) out.push_back(1);
   }
-  if (op == kMax && count == 0 && elements != 0)
+  if (op == kMax && reduces_none && !empty)
     c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape " + to_string(c.input(0).shape()));
   c.output(c.input(0).dtype(), out);
 }
@@ -185,50 +185,6 @@ struct Walks {
     reduced.finish();
   }
 };
-
-// The last dimension is kept: rows are added to rows of accumulators. Few outputs of many rows each are cut
-// into parts of the rows, which depend on the shape alone, as in reduce_rows.
-template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w) {
-  using A = Accumulator<T>;
-  const T *x = c.input(0).data<T>();
-  T *y = c.output(0).data<T>();
-  const int dtype = c.input(0).dtype();
-  const int64_t count = w.reduced.total;
-  auto into = IntoRow_simd();
-  constexpr A start = op == kMax ? kLeast<A> : A(0);
-  auto add = [&](int64_t at, int64_t begin, int64_t end, A *acc, int64_t m) {
-    w.reduced.walk(begin, end, [&](const int64_t(&from)[1], int64_t, int64_t rows) {
-      into(dtype, op == kMax, x + at + from[0], w.reduced.step[0], rows, acc, m);
-    });
-  };
-  auto store = [&](const A *acc, int64_t out, int64_t m) {
-    for (int64_t i = 0; i < m; ++i) y[out + i] = op == kMean ? T(float(double(acc[i]) / double(count))) : T(acc[i]);
-  };
-  constexpr int64_t kBlock = 1024, kNarrow = 128, kParts = 16, kLeastPart = 32768;
-  const int64_t n = w.kept.total;
-  if (n <= kNarrow && w.kept.dims == 0 && n * count >= 2 * kLeastPart) {
-    const int64_t parts = std::min(kParts, n * count / kLeastPart), length = (count + parts - 1) / parts;
-    A acc[kParts * kNarrow];
-    std::fill_n(acc, parts * n, start);
-    c.parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
-      for (int64_t p = begin; p < end; ++p) add(0, p * length, std::min(count, (p + 1) * length), acc + p * n, n);
-    });
-    into(DtypeOf<A>::value, op == kMax, acc + n, n, parts - 1, acc, n);
-    return store(acc, 0, n);
-  }
-  const int64_t grain = std::max<int64_t>(16, 8192 / std::max<int64_t>(count, 1));
-  c.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
-    A acc[kBlock];
-    w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t length) {
-      for (int64_t b = 0; b < length; b += kBlock) {
-        const int64_t m = std::min(kBlock, length - b);
-        std::fill_n(acc, m, start);
-        add(at[0] + b, 0, count, acc, m);
-        store(acc, out + b, m);
-      }
-    });
-  });
-}
 
 // What one output element is folded in: float32 within a part of a row, double between parts.
 template <ReduceOp op, class T> struct Total {
@@ -251,6 +207,56 @@ template <ReduceOp op, class T> struct Total {
     else return T(float(sum));
   }
 };
+
+// The last dimension is kept: rows are added to rows of accumulators. Few outputs of many rows each are cut
+// into parts of the rows, which depend on the shape alone, as in reduce_rows.
+template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w) {
+  using A = Accumulator<T>;
+  const T *x = c.input(0).data<T>();
+  T *y = c.output(0).data<T>();
+  const int dtype = c.input(0).dtype();
+  const int64_t count = w.reduced.total;
+  auto into = IntoRow_simd();
+  constexpr A start = op == kMax ? kLeast<A> : A(0);
+  constexpr int64_t kBlock = 1024, kNarrow = 128, kParts = 16, kLeastPart = 32768, kRows = 4096;
+  // Rows [begin, end) into m totals: parts of kRows in float32, which add up in double.
+  auto add = [&](int64_t at, int64_t begin, int64_t end, Total<op, T> *totals, int64_t m) {
+    A acc[kBlock];
+    for (int64_t b = begin; b < end; b += kRows) {
+      std::fill_n(acc, m, start);
+      w.reduced.walk(b, std::min(end, b + kRows), [&](const int64_t(&from)[1], int64_t, int64_t rows) {
+        into(dtype, op == kMax, x + at + from[0], w.reduced.step[0], rows, acc, m);
+      });
+      for (int64_t i = 0; i < m; ++i) totals[i].add(acc[i]);
+    }
+  };
+  auto store = [&](const Total<op, T> *totals, int64_t out, int64_t m) {
+    for (int64_t i = 0; i < m; ++i) y[out + i] = totals[i].value(count);
+  };
+  const int64_t n = w.kept.total;
+  if (n <= kNarrow && w.kept.dims == 0 && n * count >= 2 * kLeastPart) {
+    const int64_t parts = std::min(kParts, n * count / kLeastPart), length = (count + parts - 1) / parts;
+    Total<op, T> totals[kParts * kNarrow];
+    c.parallel_for(parts, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t p = begin; p < end; ++p) add(0, p * length, std::min(count, (p + 1) * length), totals + p * n, n);
+    });
+    for (int64_t p = 1; p < parts; ++p)
+      for (int64_t i = 0; i < n; ++i) totals[i].add(totals[p * n + i]);
+    return store(totals, 0, n);
+  }
+  const int64_t grain = std::max<int64_t>(16, 8192 / std::max<int64_t>(count, 1));
+  c.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+    Total<op, T> totals[kBlock];
+    w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t length) {
+      for (int64_t b = 0; b < length; b += kBlock) {
+        const int64_t m = std::min(kBlock, length - b);
+        std::fill_n(totals, m, Total<op, T>());
+        add(at[0] + b, 0, count, totals, m);
+        store(totals, out + b, m);
+      }
+    });
+  });
+}
 
 // The last dimension is reduced: rows fold to numbers. Few outputs of many elements each are cut into
 // parts, which depend on the shape alone, so that the result does not depend on the threads.

@@ -88,7 +88,8 @@ struct GatherAxes {
     const int rank = a.input(0).rank(), index_rank = a.input(1).rank();
     axis = a.axis(a.attr_int("axis", 0), rank);
     int64_t b = a.attr_int("batch_dims", 0);
-    batch = int(b < 0 ? b + index_rank : b);
+    b += b < 0 ? index_rank : 0;
+    batch = int(std::clamp<int64_t>(b, -1, OPGRAFT_MAX_RANK + 1));
     a.check(batch >= 0 && batch <= axis && batch <= index_rank,
             "batch_dims must be at most axis " + std::to_string(axis) + " and indices' rank " +
                 std::to_string(index_rank) + ", got " + std::to_string(b));

@@ -46,8 +46,8 @@ int64_t extent_of(int64_t dim, int64_t &begin, bool open_begin, int64_t end, boo
   };
   begin = open_begin ? (forward ? 0 : dim - 1) : clamp(begin);
   end = open_end ? (forward ? dim : -1) : clamp(end);
-  const int64_t n = forward ? (end - begin + stride - 1) / stride : (begin - end - stride - 1) / -stride;
-  return std::max<int64_t>(n, 0);
+  if (forward) return end > begin ? (end - begin - 1) / stride + 1 : 0;
+  return begin > end ? (end - begin + 1) / stride + 1 : 0;
 }
 
 // `symbols`: while shapes are inferred, entries of begin and end may be ids of symbols; else null.

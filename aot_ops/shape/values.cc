@@ -79,6 +79,10 @@ template <char op> void InferScalar(InferContext &c) {
   c.output(OPGRAFT_INT64, {});
   if (!c.input(0).known() || !c.input(1).known()) return;
   const int64_t a = numbers(c.input(0))[0], b = numbers(c.input(1))[0];
+  if (!c.args().dim_op) {  // no symbols: all are numbers
+    const int64_t v = compute<op>(c, a, b);
+    return c.output_values({&v, 1});
+  }
   if (a == -1 || b == -1) return;  // a number below zero, not a symbol
   const bool plain = a >= 0 && b >= 0;
   const int64_t v = plain ? compute<op>(c, a, b) : c.dim_op(op, a, b);

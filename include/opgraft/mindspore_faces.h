@@ -321,7 +321,12 @@ inline int launch(const OpSpec &spec, const OpInfo &info, int nparam, void **par
     // Made at every launch: MindSpore calls Init once, in a dynamic graph with unknown shapes.
     if (spec.init) state = {call.state = spec.init(c), spec.release ? spec.release : [](void *) {}};
     Context context(info.name, call);
-    spec.kernel(context);
+    try {
+      spec.kernel(context);
+    } catch (const Error &e) {  // the kernel does not serve this call: the reference does
+      if (!(e.status & OPGRAFT_NOTHING_WRITTEN) || !spec.reference) throw;
+      spec.reference(context);
+    }
   }));
 }
 

@@ -34,6 +34,14 @@ using Shape = std::vector<int64_t>;
 // Whether a dimension or a known value is the id of a symbol.
 inline bool is_symbol(int64_t dim) { return dim <= OPGRAFT_FIRST_SYMBOL; }
 
+// Whether two dimensions can be the same: known ones are; a symbol stands for any size, but an operand that is 1 where
+// the other is open would be one to broadcast.
+inline bool may_equal(int64_t a, int64_t b) {
+  if (a == b) return true;
+  if (is_symbol(a) || is_symbol(b)) return a != 1 && b != 1;
+  return a < 0 || b < 0;
+}
+
 inline std::string to_string(std::span<const int64_t> dims) {
   std::string s = "(";
   for (size_t i = 0; i < dims.size(); ++i) {
@@ -180,7 +188,7 @@ class Arguments {
   void check_same_shape(int i, const char *a, int j, const char *b) const {
     auto s = input(i).shape(), t = input(j).shape();
     bool ok = s.size() == t.size();
-    for (size_t k = 0; ok && k < s.size(); ++k) ok = s[k] < 0 || t[k] < 0 || s[k] == t[k];
+    for (size_t k = 0; ok && k < s.size(); ++k) ok = may_equal(s[k], t[k]);
     if (!ok)
       fail(OPGRAFT_INVALID_VALUE,
            std::string(a) + ".shape must equal " + b + ".shape " + to_string(t) + ", got " + to_string(s));
@@ -218,7 +226,9 @@ class InferContext : public Arguments {
     a.n_outputs = 0;
   }
   void output(int32_t dtype, std::span<const int64_t> dims) {
-    if (args_->n_outputs >= room_) fail(OPGRAFT_INTERNAL, "states more outputs than the host has room for");
+    if (args_->n_outputs >= room_)
+      fail(OPGRAFT_INVALID_VALUE,
+           "has more than " + std::to_string(room_) + " outputs, the most that there is room for");
     if (dims.size() > OPGRAFT_MAX_RANK)
       fail(OPGRAFT_INVALID_VALUE, "output rank must be at most 8, got " + std::to_string(dims.size()));
     opgraft_shape &o = args_->outputs[args_->n_outputs++];
@@ -234,13 +244,17 @@ class InferContext : public Arguments {
     std::copy(values.begin(), values.end(), o.values);
     o.n_values = int64_t(values.size());
   }
+  // a op b of dimensions; '/' must leave no rest. -1: not known.
   int64_t dim_op(char op, int64_t a, int64_t b) const {
-    if (a >= 0 && b >= 0) switch (op) {
-        case '+': return a + b;
-        case '-': return a - b;
-        case '*': return a * b;
-        default: return b != 0 && a % b == 0 ? a / b : -1;
-      }
+    if (a >= 0 && b >= 0) {
+      int64_t r = 0;
+      if (op == '/') return b != 0 && a % b == 0 ? a / b : -1;
+      if (op == '-') return a - b;
+      if (op == '+' ? __builtin_add_overflow(a, b, &r) : __builtin_mul_overflow(a, b, &r))
+        fail(OPGRAFT_INVALID_VALUE,
+             "a dimension of " + std::to_string(a) + " " + op + " " + std::to_string(b) + " is more than 64 bits hold");
+      return r;
+    }
     if (op == '*' && (a == 1 || b == 1)) return a == 1 ? b : a;
     if (op == '/' && b == 1) return a;
     if (a == -1 || b == -1 || !args_->dim_op) return -1;

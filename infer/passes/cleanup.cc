@@ -15,6 +15,11 @@ void rename(Graph &g, const std::vector<ValueId> &to) {
   for (ValueId &v : g.outputs) v = to[size_t(v)];
 }
 
+bool has_state(const Node &n) {
+  auto &inputs = n.impl->manifest.inputs;
+  return std::any_of(inputs.begin(), inputs.end(), [](auto &t) { return t.state; });
+}
+
 std::vector<ValueId> identity(const Graph &g) {
   std::vector<ValueId> to(g.value_count());
   for (size_t i = 0; i < to.size(); ++i) to[i] = ValueId(i);
@@ -31,7 +36,7 @@ bool fold_constants(Graph &g, const Registry &) {
     for (ValueId &v : g.node(id).inputs)
       if (size_t(v) < to.size()) v = to[size_t(v)];
     const Node &n = g.node(id);
-    if (!n.impl->manifest.deterministic || n.inputs.empty()) continue;
+    if (!n.impl->manifest.deterministic || n.inputs.empty() || has_state(n)) continue;
     std::vector<Tensor> in;
     for (ValueId v : n.inputs)
       if (g.value(v).kind == Value::kConstant) in.push_back(g.value(v).constant);
@@ -65,9 +70,7 @@ bool remove_dead_code(Graph &g, const Registry &) {
   for (auto it = g.order().rbegin(); it != g.order().rend(); ++it) {
     Node &n = g.node(*it);
     bool used = std::any_of(n.outputs.begin(), n.outputs.end(), [&](ValueId v) { return live[size_t(v)]; });
-    bool state =
-        std::any_of(n.impl->manifest.inputs.begin(), n.impl->manifest.inputs.end(), [](auto &t) { return t.state; });
-    if (!used && !state) {
+    if (!used && !has_state(n)) {
       n.dead = changed = true;
       continue;
     }
@@ -93,7 +96,7 @@ bool merge_common(Graph &g, const Registry &) {
     Node &n = g.node(id);
     for (ValueId &v : n.inputs) v = to[size_t(v)];
     auto &m = n.impl->manifest;
-    if (!m.deterministic || std::any_of(m.inputs.begin(), m.inputs.end(), [](auto &t) { return t.state; })) continue;
+    if (!m.deterministic || has_state(n)) continue;
     std::string key = n.impl->spec();
     std::vector<ValueId> in = n.inputs;
     if (m.commutative && in.size() >= 2 && in[0] > in[1]) std::swap(in[0], in[1]);

@@ -28,9 +28,11 @@ double number(const AttrValue &v) {
   throw Error(OPGRAFT_INVALID_VALUE, "pattern: 1/name needs a number");
 }
 
+// A constant `a` of a graph against the number of a pattern, as the constant's dtype holds it.
 bool close(double a, double b, int32_t dtype) {
-  double tolerance = dtype == OPGRAFT_FLOAT16 ? 1e-3 : dtype == OPGRAFT_BFLOAT16 ? 8e-3 : 1e-6;
-  return std::fabs(a - b) <= tolerance * std::max(std::fabs(a), std::fabs(b));
+  if (dtype == OPGRAFT_FLOAT16) b = double(float(float16(float(b))));
+  if (dtype == OPGRAFT_BFLOAT16) b = double(float(bfloat16(float(b))));
+  return std::fabs(a - b) <= 1e-6 * std::max(std::fabs(a), std::fabs(b));
 }
 
 bool same(const AttrValue &got, const AttrValue &want) {
@@ -142,9 +144,16 @@ class Matcher {
       }
       if (swap) return false;
     }
-    return true;
+    return !takes_its_own();
   }
 
+  // A value that the op would take is made by a node that it replaces: y = SiLU(x) of Mul(y, y), with the first y as x.
+  bool takes_its_own() const {
+    return std::any_of(m_.values.begin(), m_.values.end(), [&](auto &bound) {
+      const Value &v = g_.value(bound.second);
+      return v.kind == Value::kResult && std::find(m_.nodes.begin(), m_.nodes.end(), v.producer) != m_.nodes.end();
+    });
+  }
   bool bind(const std::string &name, AttrValue value) {
     auto [it, added] = m_.attrs.emplace(name, value);
     return added || same(it->second, value);
@@ -217,6 +226,13 @@ ValueId bound(const Graph &g, const Pattern &pattern, const Match &m, const std:
   throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
 }
 
+// A number, the id of a symbol, or -1.
+int64_t dimension(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name, int64_t index) {
+  auto &dims = g.value(bound(g, pattern, m, name)).type.dims;
+  const int64_t i = index < 0 ? index + int64_t(dims.size()) : index;
+  return i < 0 || i >= int64_t(dims.size()) ? -1 : dims[size_t(i)];
+}
+
 AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const Manifest &op,
                   const Pattern::Setting &s) {
   auto attr = m.attrs.find(s.name);
@@ -236,11 +252,10 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
       return 1.0 / double(*v.constant.data<float>());
     }
     default: {
-      auto &dims = g.value(bound(g, pattern, m, s.name)).type.dims;
-      int64_t i = s.index < 0 ? s.index + int64_t(dims.size()) : s.index;
-      if (i < 0 || i >= int64_t(dims.size()) || dims[size_t(i)] < 0)
+      const int64_t d = dimension(g, pattern, m, s.name, s.index);
+      if (d < 0)
         throw Error(OPGRAFT_INVALID_VALUE, fmt::format("dimension {} of {} is not a known number", s.index, s.name));
-      return dims[size_t(i)];
+      return d;
     }
   }
 }
@@ -299,8 +314,15 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
   for (auto &[k, v] : m.attrs)
     if (op.manifest.attr(k)) attrs[k] = v;
   for (auto &s : pattern.settings) {
-    if (s.kind != Pattern::Setting::kRank) {
+    if (!s.condition()) {
       attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
+      continue;
+    }
+    if (s.kind == Pattern::Setting::kSameDim) {
+      const int64_t a = dimension(graph, pattern, m, s.name, s.index);
+      if (a == -1 || a != dimension(graph, pattern, m, s.other, s.other_index))
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: dimension {} of {} must be dimension {} of {}", op.spec(),
+                                                       s.index, s.name, s.other_index, s.other));
       continue;
     }
     auto &type = graph.value(bound(graph, pattern, m, s.name)).type;

@@ -5,7 +5,7 @@
 //   arg     := name | number | "_" | call
 //   want    := literal | "_" | name of an attribute of the op
 //   setting := attr "=" literal | attr "=" name | attr "=" "1/" name | attr "=" "dim(" name "," i ")"
-//            | "rank(" name ")=" n, a condition
+//            | "rank(" name ")=" n | "dim(" name "," i ")=dim(" name "," j ")", conditions
 #pragma once
 
 #include <functional>
@@ -40,10 +40,13 @@ struct Pattern {
     std::optional<TensorType> type;  // of the first output, where it must be this one
   };
   struct Setting {
-    enum Kind { kLiteral, kName, kInverse, kDim, kRank } kind = kLiteral;
+    enum Kind { kLiteral, kName, kInverse, kDim, kRank, kSameDim } kind = kLiteral;
     std::string attr, name;
     AttrValue literal;
     int64_t index = 0;
+    std::string other{};  // kSameDim
+    int64_t other_index = 0;
+    bool condition() const { return kind == kRank || kind == kSameDim; }
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call

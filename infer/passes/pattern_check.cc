@@ -22,7 +22,7 @@ class Checker {
       : p_(p), program_(program), op_(op), find_(find), strict_(strict) {}
 
   void run() {
-    for (auto &s : p_.settings) asked_.insert(s.name);
+    for (auto &s : p_.settings) asked_.insert({s.name, s.other});
     reach(p_.results[0]);
     for (size_t i = 0; i < p_.calls.size(); ++i)
       if (!reached_.count(int(i)))
@@ -85,17 +85,21 @@ class Checker {
   void settings() {
     for (auto &s : p_.settings) {
       using Kind = Pattern::Setting;
-      bool value = values_.count(s.name) || p_.labels.count(s.name), attr = attrs_.count(s.name);
+      auto is_value = [&](const std::string &name) { return values_.count(name) || p_.labels.count(name); };
+      bool value = is_value(s.name), attr = attrs_.count(s.name);
       auto *declared = op_.attr(s.attr);
-      if (s.kind != Kind::kRank && !declared)
+      if (!s.condition() && !declared)
         fail(fmt::format("-> {}= must be one of {}", s.attr, names("the op's attributes", op_.attrs)));
       bool fits =
           s.kind == Kind::kLiteral || (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
-          (s.kind == Kind::kInverse && (attr || value)) || ((s.kind == Kind::kDim || s.kind == Kind::kRank) && value);
+          (s.kind == Kind::kInverse && (attr || value)) || ((s.kind == Kind::kDim || s.kind == Kind::kRank) && value) ||
+          (s.kind == Kind::kSameDim && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
-                         s.kind == Kind::kRank ? "rank(" + s.name + ")" : s.attr + "=", s.name,
-                         s.kind == Kind::kName ? "an attribute" : "a value"));
+                         s.kind == Kind::kRank      ? "rank(" + s.name + ")"
+                         : s.kind == Kind::kSameDim ? "dim(" + s.name + ")=dim(" + s.other + ")"
+                                                    : s.attr + "=",
+                         s.name, s.kind == Kind::kName ? "an attribute" : "a value"));
     }
   }
 

@@ -169,6 +169,7 @@ class Parser {
     s.attr = word();
     skip(false);
     if (s.attr == "rank" && peek() == '(') return rank();
+    if (s.attr == "dim" && peek() == '(') return same_dim();
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
     skip(false);
@@ -177,19 +178,9 @@ class Parser {
       s.kind = Pattern::Setting::kInverse;
       s.name = word();
     } else if (s_.compare(at_, 4, "dim(") == 0) {
-      at_ += 4;
+      at_ += 3;
       s.kind = Pattern::Setting::kDim;
-      s.name = word();
-      skip(false);
-      if (peek() == ',') ++at_;
-      skip(false);
-      double v;
-      bool integer;
-      if (!number(v, integer)) fail("a dimension's index");
-      s.index = int64_t(v);
-      skip(false);
-      if (peek() != ')') fail("')'");
-      ++at_;
+      dimension(s.name, s.index);
     } else {
       bool ok;
       s.literal = literal(ok);
@@ -203,6 +194,32 @@ class Parser {
     p_.settings.push_back(std::move(s));
   }
 
+  // (name, index)
+  void dimension(std::string &name, int64_t &index) {
+    if (peek() != '(') fail("'('");
+    ++at_;
+    name = word();
+    skip(false);
+    if (peek() == ',') ++at_;
+    skip(false);
+    double v;
+    bool integer;
+    if (name.empty() || !number(v, integer) || !integer) fail("dim(name, index)");
+    index = int64_t(v);
+    skip(false);
+    if (peek() != ')') fail("')'");
+    ++at_;
+  }
+  void same_dim() {
+    Pattern::Setting s;
+    s.kind = Pattern::Setting::kSameDim;
+    dimension(s.name, s.index);
+    skip(false);
+    if (s_.compare(at_, 4, "=dim") != 0) fail("=dim(name, index)");
+    at_ += 4;
+    dimension(s.other, s.other_index);
+    p_.settings.push_back(std::move(s));
+  }
   void rank() {
     Pattern::Setting s;
     s.kind = Pattern::Setting::kRank;

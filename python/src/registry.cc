@@ -145,8 +145,9 @@ void bind_registry(py::module_ &m) {
       "examine",
       [](const std::string &file) {
         std::vector<std::tuple<std::string, bool, std::string>> out;
-        auto checks = examine(file);
-        if (checks.back().ok) checks.push_back(passes::examine_replaces(file, Registry::global()));
+        auto &registry = Registry::global();
+        auto checks = examine(file, registry.whitelist(), registry.pinned(file));
+        if (checks.back().ok) checks.push_back(passes::examine_replaces(file, registry));
         for (auto &c : checks) out.emplace_back(c.step, c.ok, c.detail);
         return out;
       },

@@ -10,6 +10,7 @@
 #include "engine_test_util.h"
 #include "infer/plan.h"
 #include "registry/digest.h"
+#include "registry/functions.h"
 
 namespace opgraft {
 namespace {
@@ -77,6 +78,13 @@ TEST_F(Pin, ALinkDoesNotGetAroundIt) {
   refused(dir_ / "link.so");
   fs::copy_file(kBad / "probe_1_2.so", file_, fs::copy_options::overwrite_existing);
   refused(file_);
+}
+TEST_F(Pin, HoldsForFunctionsMadeForMindSpore) {
+  fs::path foreign = kBad / "foreign_abi1.so";
+  registry_.pin(foreign, sha256(bytes_of(foreign)));
+  EXPECT_NE(load_function(registry_, foreign, "Scale", {}), nullptr);
+  registry_.pin(foreign, right_);
+  EXPECT_THROW(load_function(registry_, foreign, "Scale", {}), LoadError);
 }
 TEST_F(Pin, WhatIsNoDigestIsRefused) {
   for (auto bad : {"", "12", "zz7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"})
@@ -215,6 +223,44 @@ TEST_F(Choice, TheReferenceIsTheLast) {
   auto y = run_op(op, {x, x, x}, {});
   EXPECT_EQ(op->failures, before + 1);
   EXPECT_TRUE(std::isfinite(y[0].data<float>()[0]));
+}
+
+// Turned in a graph, between nodes whose buffers it may write into: 2 (x + 1), from the last to the first.
+class Turned : public Choice {
+ protected:
+  std::vector<float> run(Session &session, std::vector<float> x) {
+    Tensor in(OPGRAFT_FLOAT32, {int64_t(x.size())});
+    std::copy(x.begin(), x.end(), in.data<float>());
+    Tensor out = session.run({in})[0];
+    return {out.data<float>(), out.data<float>() + out.size()};
+  }
+  void SetUp() override {
+    for (auto name : {"turned", "turned_in_place"}) loaded_.push_back(load(name));
+  }
+  Session session() {
+    auto g = std::make_shared<Graph>("g");
+    ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {g->symbols.fresh("n")}, true});
+    ValueId plus = test::one(*g, "Add", {x, g->add_constant(Tensor::scalar(1.0f))});
+    ValueId turned = g->node(g->add_node(registry_, "Turned", {plus}, {})).outputs[0];
+    g->outputs = {test::one(*g, "Mul", {turned, g->add_constant(Tensor::scalar(2.0f))})};
+    return Session(std::make_shared<Model>(g));
+  }
+  std::vector<OpPtr> loaded_;
+};
+TEST_F(Turned, WhoTakesOverSeesTheInputAsItWas) {
+  Session s = session();
+  EXPECT_EQ(run(s, {0, 1, 2, 3}), (std::vector<float>{8, 6, 4, 2}));
+  // If "in place" serves, it fails here, and "plain" may not write into its own input.
+  EXPECT_EQ(run(s, {41, 1, 2, 3}), (std::vector<float>{8, 6, 4, 84}));
+}
+TEST_F(Turned, OneThatRefusesThisSizeLeavesItToTheNext) {
+  for (auto sizes : {std::pair(8, 7), std::pair(7, 8)}) {  // one bucket, in both orders
+    Session s = session();
+    for (int n : {sizes.first, sizes.second}) {
+      auto y = run(s, std::vector<float>(size_t(n), 1));
+      EXPECT_EQ(y, std::vector<float>(size_t(n), 4));
+    }
+  }
 }
 
 }  // namespace

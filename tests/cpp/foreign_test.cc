@@ -39,6 +39,14 @@ TEST_P(Foreign, AMissingFunctionIsToldAtLoading) {
   }
   EXPECT_THROW(ForeignOp::load(file(), "Scale", {"/proc"}), LoadError);
 }
+TEST_P(Foreign, APinnedFileIsTheOneThatWasPinned) {
+  try {
+    ForeignOp::load(file(), "Scale", {}, std::string(64, '0'));
+    FAIL();
+  } catch (const LoadError &e) {
+    EXPECT_EQ(e.step, "digest");
+  }
+}
 INSTANTIATE_TEST_SUITE_P(StringAbi, Foreign, testing::Values("foreign_abi0.so", "foreign_abi1.so"));
 
 }  // namespace

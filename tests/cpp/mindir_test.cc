@@ -128,6 +128,31 @@ TEST_F(MindirTest, WeightsStayInTheMappedFile) {
   EXPECT_LT(mapped, 8) << "misaligned ones are";
 }
 
+TEST_F(MindirTest, AFallbackNamesTheWeightsOfTheModel) {
+  auto fused = std::make_shared<Graph>("net");
+  auto plain = std::make_shared<Graph>("fallback");
+  ValueId w = kNone;
+  for (auto &g : {fused, plain}) {
+    ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {3, 100}, true});
+    if (w == kNone) w = g->add_constant(weight({100, 200}), "w", true);
+    ValueId mine = g == fused ? w : g->add_constant(fused->value(w).constant, "w", true);
+    g->outputs = {g->node(g->add_node(registry, "MatMul", {x, mine}, {}, "product")).outputs[0]};
+    g->output_names = {"y"};
+  }
+  fused->node(fused->order()[0]).fallback = plain;
+  EXPECT_LT(written(*fused, 0).size(), 2000u) << "80,000 bytes of weights are in no graph";
+  EXPECT_LT(fs::file_size(dir / "m_variables" / "data_0"), 90000u) << "and once in the file beside";
+  auto read = read_mindir(dir / "m.mindir", registry);
+  const Graph &inner = *read->node(read->order()[0]).fallback;
+  int weights = 0;
+  for (size_t v = 0; v < inner.value_count(); ++v)
+    if (auto &value = inner.value(ValueId(v)); value.parameter) {
+      EXPECT_EQ(mapped_file(value.constant.data()), "data_0");
+      ++weights;
+    }
+  EXPECT_EQ(weights, 1);
+}
+
 TEST_F(MindirTest, UnknownOpNamesNode) {
   std::string node, graph, primitive, m;
   protozero::pbf_writer n(node), g(graph), p(primitive), w(m);

@@ -1,13 +1,16 @@
 #include "infer/session.h"
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
 #include <cstdlib>
+#include <cstring>
 #include <new>
 #include <thread>
 
 #include "engine_test_util.h"
+#include "infer/passes/passes.h"
 #include "infer/plan.h"
 
 // Counts this binary's allocations, to show that a steady run makes none.
@@ -204,6 +207,93 @@ TEST(Plan, TheCacheOfPlansIsBounded) {
   for (int64_t rows = 0; rows < 100; ++rows) model->plan({{rows, 33}, {rows, 33}});
   EXPECT_EQ(model->stats().plans_made, 100u);
   EXPECT_LE(model->stats().plans_cached, 16u);
+}
+
+TEST(Session, WeightsThatShareBytesArePackedEach) {
+  Tensor all = floats({8, 4}, -1, 0.5f);
+  Tensor square(OPGRAFT_FLOAT32, {4, 8}, all.data(), std::make_shared<Tensor>(all)),
+      part(OPGRAFT_FLOAT32, {2, 4}, all.data(), std::make_shared<Tensor>(all));
+  auto g = std::make_shared<Graph>("shared");
+  ValueId x = g->add_input("x", {OPGRAFT_FLOAT32, {3, 4}, true});
+  for (const Tensor &w : {all, part})
+    g->outputs.push_back(one(*g, "MatMul", {x, g->add_constant(w, "w", true)}, {{"transpose_b", true}}));
+  g->outputs.push_back(one(*g, "MatMul", {x, g->add_constant(square, "w", true)}));
+  Tensor in = floats({3, 4}, 1);
+  auto y = Session(std::make_shared<Model>(g)).run({in});
+  const float *w = all.data<float>();
+  for (int64_t r = 0; r < 3; ++r)
+    for (int64_t c = 0; c < 8; ++c) {
+      float rows = 0, columns = 0;  // small multiples of 1/8: exact in any order
+      for (int64_t k = 0; k < 4; ++k) {
+        rows += in.data<float>()[r * 4 + k] * w[c * 4 + k];
+        columns += in.data<float>()[r * 4 + k] * w[k * 8 + c];
+      }
+      EXPECT_EQ(y[0].data<float>()[r * 8 + c], rows);
+      if (c < 2) {
+        EXPECT_EQ(y[1].data<float>()[r * 2 + c], rows);
+      }
+      EXPECT_EQ(y[2].data<float>()[r * 8 + c], columns);
+    }
+}
+
+TEST(Session, APassOverTheGraphDoesNotReachAModelMadeBefore) {
+  auto g = gated();
+  Session s(std::make_shared<Model>(g));
+  Tensor x = floats({2, 33}), gate = floats({2, 33}, -2);
+  auto before = s.run({x, gate})[0];
+  passes::substitute(*g, ops(), passes::rules_of(ops()));
+  ASSERT_EQ(g->order().size(), 1u);
+  EXPECT_EQ(s.model().graph().order().size(), 2u);
+  EXPECT_EQ(std::memcmp(s.run({x, gate})[0].data(), before.data(), before.bytes()), 0);
+  EXPECT_EQ(s.run({floats({5, 33}), floats({5, 33})})[0].dims(), (Shape{5, 33})) << "a plan made after it";
+}
+
+class State : public testing::Test {
+ protected:
+  void SetUp() override { op_ = registry_.load(std::filesystem::path(OPGRAFT_BAD_OPS_DIR) / "accumulator.so").at(0); }
+  int live() const {
+    void *file = dlopen(op_->path.c_str(), RTLD_NOLOAD | RTLD_NOW);
+    int n = *static_cast<int *>(dlsym(file, "opgraft_live_accumulators"));
+    dlclose(file);
+    return n;
+  }
+  Registry registry_;
+  OpPtr op_;
+};
+TEST_F(State, AConstantIsNotUpdatedInPlaceNorFolded) {
+  Graph g("g");
+  ValueId x = g.add_constant(floats({4}, 1)), total = g.add_constant(floats({4}, 0, 0));
+  g.outputs = {g.node(g.add_node(registry_, "Accumulator", {x, total}, {})).outputs[0]};
+  EXPECT_FALSE(passes::fold_constants(g, registry_));
+  try {
+    Session(std::make_shared<Model>(std::make_shared<Graph>(g))).run({});
+    FAIL();
+  } catch (const std::exception &e) {
+    EXPECT_NE(std::string(e.what()).find("Accumulator: total is updated in place and must be an input of the model, "
+                                         "got a constant"),
+              std::string::npos)
+        << e.what();
+  }
+}
+TEST_F(State, InitSeesNoValuesAndEveryStateIsReleased) {
+  auto g = std::make_shared<Graph>("g");
+  TensorType type{OPGRAFT_FLOAT32, {4}, true};
+  ValueId x = g->add_input("x", type), total = g->add_input("total", type);
+  ValueId twice = one(*g, "Add", {x, x});  // in the arena
+  g->outputs = {g->node(g->add_node(registry_, "Accumulator", {twice, total}, {})).outputs[0]};
+  // Another one that cannot be made: the state of the first must not be lost.
+  auto bad = std::make_shared<Graph>(*g);
+  ValueId constant = bad->add_constant(floats({4}));
+  bad->outputs.push_back(bad->node(bad->add_node(registry_, "Accumulator", {constant, bad->inputs[1]}, {})).outputs[0]);
+  {
+    Session s(std::make_shared<Model>(g));
+    Tensor sum = floats({4}, 0, 0);
+    for (float want : {2.0f, 4.0f}) EXPECT_EQ(s.run({floats({4}, 1, 0), sum})[0].data<float>()[3], want);
+    EXPECT_EQ(live(), 1);
+    EXPECT_THROW(Session(std::make_shared<Model>(bad)).run({floats({4}), sum}), std::exception);
+    EXPECT_EQ(live(), 1);
+  }
+  EXPECT_EQ(live(), 0);
 }
 
 }  // namespace

@@ -1,0 +1,30 @@
+// An input that is updated in place, and a state that counts how many of its kind there are.
+#include "opgraft/op.h"
+
+extern "C" {
+__attribute__((visibility("default"))) int opgraft_live_accumulators = 0;
+}
+
+namespace opgraft {
+namespace {
+
+void Infer(InferContext &c) { c.output(c.input(0).dtype(), c.input(0).shape()); }
+void *Init(InferContext &c) {
+  for (int i = 0; i < 2; ++i)
+    c.check(!c.input(i).known(), "the value of input " + std::to_string(i) + " is no constant");
+  return ++opgraft_live_accumulators, new int(1);
+}
+void Release(void *state) { --opgraft_live_accumulators, delete static_cast<int *>(state); }
+void Kernel(Context &c) {
+  float *total = c.input(1).data<float>();
+  for (int64_t i = 0; i < c.input(0).size(); ++i) {
+    total[i] += c.input(0).data<float>()[i];
+    c.output(0).data<float>()[i] = total[i];
+  }
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(Accumulator, .inputs = 2, .infer = Infer, .kernel = Kernel, .init = Init, .release = Release)
