@@ -10,12 +10,12 @@ import numpy as np
 from . import _core, context
 from . import trace as _trace
 from .checkpoint import load_checkpoint, save_checkpoint
-from .program import Programs
+from .program import Program, Programs
 from .tensor import Parameter
 
 # What a Cell keeps beside its own attributes.
 _INTERNAL = {"_cells": dict, "_params": dict, "_parents": list, "_programs": Programs, "_grafted": list,
-             "_rules": list, "_specs": lambda: None, "_declared": lambda: None}  # fmt: skip
+             "_rules": list, "_specs": lambda: None, "_declared": lambda: None, "_version": int}  # fmt: skip
 
 
 class Cell:
@@ -63,7 +63,7 @@ class Cell:
         for key, value in self.__dict__.items():
             if key not in _INTERNAL and not key.startswith("_jit_"):
                 setattr(cell, key, copy.deepcopy(value, memo))
-        cell._grafted.extend(self._grafted)
+        cell._grafted.extend((program.in_copy(memo), structure) for program, structure in self._swaps())
         cell._rules.extend(self._rules)
         object.__setattr__(cell, "_declared", self._declared)
         return cell
@@ -78,6 +78,7 @@ class Cell:
 
     def _outdate(self):
         """What was traced is no longer what runs, here and in every Cell that holds this one."""
+        object.__setattr__(self, "_version", self._version + 1)
         self._programs.clear()
         for parent in self._parents:
             if (cell := parent()) is not None:
@@ -90,7 +91,7 @@ class Cell:
         self._setup()
         if (tracer := _trace.active()) is not None:
             return self._inside(tracer, args, kwargs)
-        if context.graph_mode() or self._grafted or self._rules:
+        if (context.graph_mode() or self._grafted or self._rules) and not _trace.plain():
             leaves = []
             structure = self._seen(args, kwargs, leaves)
             return self._program(leaves, structure)(leaves)
@@ -134,6 +135,7 @@ class Cell:
 
     def _inside(self, tracer, args, kwargs):
         """The call while an outer Cell or function is traced."""
+        tracer.calls(self)
         name = None
         for parent in self._parents:
             cell = parent()
@@ -155,15 +157,22 @@ class Cell:
         program = self._fitting(leaves, structure)
         if program is not None:
             graph, out = program.graph, program.structure
+            tracer.include(program.used)
         else:
             names = [f"x{i}" for i in range(len(leaves))]
             graph = tracer.graph.like(type(self).__name__, [tracer.lift(t) for t in leaves], names)
-            out = _trace.trace_into(graph, self.construct, structure, tracer.parameters)
+            out = _trace.trace_into(graph, self.construct, structure, tracer)
             self._graft(graph)
         return _trace.splice(tracer, graph, out, leaves, "".join(f"{s}/" for s in tracer.scopes))
 
+    def _swaps(self):
+        """What was substituted with a proof: (program, structure) each; none where what they were made of changed."""
+        if any(program.used.changed() for program, _ in self._grafted):
+            self._invalidate()
+        return self._grafted
+
     def _fitting(self, leaves, structure):
-        for program, inside in self._grafted:
+        for program, inside in self._swaps():
             if inside == structure and program.fits(leaves):
                 return program
         if self._grafted:
@@ -187,18 +196,20 @@ class Cell:
         return self._declared
 
     def _make(self, specs, structure):
-        graph, out = self._trace(specs, structure)
+        tracer = _trace.Tracer(type(self).__name__)
+        graph, out = self._trace(specs, structure, tracer)
         self._graft(graph)
-        return _trace.Program(graph, out)
+        return Program(graph, out, tracer.used())
 
     def _graft(self, graph):
         """Applies what was substituted without a proof."""
         for rules, report in self._rules:
             report._fill(_core.substitute(graph, rules.of(graph)))
 
-    def _trace(self, specs, structure):
+    def _trace(self, specs, structure, tracer=None):
         self.parameters_dict()  # names the parameters
-        graph, out = _trace.trace(self.construct, specs, structure, name=type(self).__name__)
+        tracer = tracer or _trace.Tracer(type(self).__name__)
+        graph, out = _trace.trace(self.construct, specs, structure, tracer=tracer)
         return _trace.clean(graph), out
 
     # structure

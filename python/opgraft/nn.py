@@ -6,6 +6,7 @@ from . import _core, ops
 from . import trace as _trace
 from .cell import Cell as Cell
 from .dtype import float32
+from .program import Program
 from .tensor import Parameter, Tensor
 
 
@@ -151,14 +152,15 @@ class GraphCell(Cell):
     def _set_graph(self, graph):
         n = len(graph.outputs)
         object.__setattr__(self, "graph", graph)
-        object.__setattr__(self, "_whole", _trace.Program(graph, "*" if n == 1 else ("tuple", ("*",) * n)))
+        object.__setattr__(self, "_whole", Program(graph, "*" if n == 1 else ("tuple", ("*",) * n)))
+        self._outdate()
 
     def session(self, *args):
         return self._whole.session
 
     def __call__(self, *args):
         tensors = [a if isinstance(a, Tensor) else Tensor(a) for a in args]
-        tracer = _trace.active()
-        if tracer is not None:
+        if (tracer := _trace.active()) is not None:
+            tracer.calls(self)
             return _trace.splice(tracer, self.graph, self._whole.structure, tensors)
         return self._whole(tensors)

@@ -5,8 +5,8 @@ import builtins
 import numpy as np
 
 from . import ops
+from .symint import SymInt
 from .tensor import Parameter, Tensor
-from .trace import SymInt
 
 
 def _getitem(x, index):

@@ -9,8 +9,8 @@ import numpy as np
 from . import _core
 from . import dtype as dt
 from . import trace as _trace
+from .symint import SymInt
 from .tensor import Tensor
-from .trace import SymInt
 
 
 @functools.cache

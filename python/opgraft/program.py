@@ -1,9 +1,57 @@
-"""What was traced of a function, by signature; and the decorator `jit`."""
+"""What was traced of a function: a program, programs by signature, and the decorator `jit`."""
 
+import copy
+import threading
+
+from . import _core
+from . import dtype as dt
 from . import trace as _trace
-from .tensor import dim
+from .symint import SymInt
+from .tensor import Tensor, dim
+from .trace import Used, unflatten
 
 _MOST = 32  # programs kept of one function; the oldest goes first
+
+
+class Program:
+    """A graph with what is needed to call it: a shared model, and one session per thread; and what it was made of."""
+
+    def __init__(self, graph, structure, used=None):
+        self.graph, self.structure, self.used = graph, structure, used or Used()
+        self.model = _core.Model(graph)
+        self._local = threading.local()
+        self.inputs = [(dt.from_id(graph.dtype(v)), tuple(graph.dims(v))) for v in graph.inputs]
+
+    @property
+    def session(self):
+        if not hasattr(self._local, "session"):
+            self._local.session = _core.Session(self.model)
+        return self._local.session
+
+    def fits(self, tensors) -> bool:
+        """Whether the graph takes these tensors; an open dimension of a placeholder needs one that is open."""
+        bound = {}
+        if len(tensors) != len(self.inputs):
+            return False
+        for t, (dtype, dims) in zip(tensors, self.inputs):
+            if t.dtype != dtype or len(t.shape) != len(dims):
+                return False
+            for d, n in zip(dims, t.shape):
+                if isinstance(n, SymInt):  # while another graph is traced; -1 is a size unlike any other
+                    n = ("dim", n.dim) if n.dim != -1 else object()
+                if d >= 0 and d != n or d < 0 and n is not None and bound.setdefault(d, n) != n:
+                    return False
+        return True
+
+    def in_copy(self, memo):
+        """The same program in a deep copy of the Cell it was traced of."""
+        made = copy.copy(self)
+        made.used = self.used.in_copy(memo)
+        return made
+
+    def __call__(self, tensors):
+        out = self.session.run([t._value("call") for t in tensors])
+        return unflatten(self.structure, iter([Tensor(a) for a in out]))
 
 
 def open_specs(sets):
@@ -35,6 +83,10 @@ class Programs:
         specs = tuple((t.dtype, t.shape) for t in leaves)
         key = (structure, specs)
         if (program := self._exact.get(key)) is None:
+            program = self._make(leaves, specs, structure, make)
+            _keep(self._exact, key, program)
+        if program.used.changed():
+            self.clear()
             program = self._make(leaves, specs, structure, make)
             _keep(self._exact, key, program)
         return program
@@ -71,15 +123,16 @@ def _keep(table, key, value):
 class jit:  # noqa: N801 - MindSpore's name
     """Decorator: traces a function and runs the graph.
 
-    It is traced again for another dtype, rank or constant, for other data of a Parameter, and once when sizes
-    change; after that other sizes run the same graph.
+    It is traced again for another dtype, rank or constant, for other data of a Parameter, when a Cell it calls was
+    changed, and once when sizes change; after that other sizes run the same graph.
     """
 
     def __init__(self, function):
         if not callable(function):
             raise TypeError(f"jit: function must be callable, got {type(function).__name__}")
         self._function = function
-        self._programs, self._parameters = Programs(), []
+        self._programs = Programs()
+        self._method_of = self._instance = None
         self.__doc__ = function.__doc__
         self.__name__ = getattr(function, "__name__", "jit")
         self.__wrapped__ = function
@@ -87,22 +140,26 @@ class jit:  # noqa: N801 - MindSpore's name
     def __get__(self, instance, owner=None):
         if instance is None:
             return self
-        # One trace cache per instance, kept on it.
-        key = f"_jit_{self.__name__}"
-        if key not in instance.__dict__:
-            object.__setattr__(instance, key, jit(self._function.__get__(instance)))
-        return instance.__dict__[key]
+        # One trace cache per instance and method, kept on it; a method it overrides has another.
+        key = f"_jit_{self.__name__}_{id(self)}"
+        if (bound := instance.__dict__.get(key)) is None:
+            bound = jit(self._function.__get__(instance))
+            bound._method_of, bound._instance = self, instance
+            object.__setattr__(instance, key, bound)
+        return bound
 
     def _make(self, specs, structure):
-        graph, out = _trace.trace(self._function, specs, structure, name=self.__name__, parameters=self._parameters)
-        return _trace.Program(_trace.clean(graph), out)
+        tracer = _trace.Tracer(self.__name__)
+        graph, out = _trace.trace(self._function, specs, structure, tracer=tracer)
+        if hasattr(self._instance, "_version"):  # a Cell's method reads its attributes
+            tracer.calls(self._instance)
+        return Program(_trace.clean(graph), out, tracer.used())
 
     def __call__(self, *args, **kwargs):
         if _trace.active():
             return self._function(*args, **kwargs)
-        if any(p._array is not data for p, data in self._parameters):
-            self._programs.clear()
-            self._parameters.clear()
+        if _trace.plain():
+            return self._function(*_trace.tensors(args), **_trace.tensors(kwargs))
         leaves = []
         structure = _trace.flatten((args, kwargs), leaves)
         return self._programs.get(leaves, structure, self._make)(leaves)

@@ -7,7 +7,7 @@ import re
 from . import _core, nn
 from . import dtype as dt
 from . import trace as _trace
-from .program import open_specs
+from .program import Program, open_specs
 from .proof import Report, input_sets, second_size
 from .replace import replace_cell
 from .tensor import dim
@@ -162,13 +162,13 @@ def substitute(target, pattern=None, replacement=None, *, prove=None, only_faste
     report = run(graph)
     target._outdate()
     target._grafted[:] = [(p, s) for p, s in target._grafted if p is not before]
-    target._grafted.insert(0, (_trace.Program(graph, out), structure))
+    target._grafted.insert(0, (Program(graph, out, before.used), structure))
     return report
 
 
 def _base(cell, sets, structure):
     """The program to start from: what an earlier substitution gave, where all sets fit it, or a new trace."""
-    for program, inside in cell._grafted:
+    for program, inside in cell._swaps():
         if inside == structure and all(program.fits(s) for s in sets):
             return program
     if cell._declared is not None:
@@ -176,8 +176,8 @@ def _base(cell, sets, structure):
         return cell._make([(t.dtype, t.shape) for t in leaves], structure)
     if len(sets) == 1 and (second := second_size(sets[0])) is not None:
         try:
-            program = cell._make(_open([sets[0], second]), structure)
             cell._trace([(t.dtype, t.shape) for t in second], structure)
+            program = cell._make(_open([sets[0], second]), structure)
             sets.append(second)
             return program
         except (ValueError, TypeError, RuntimeError, IndexError):  # its first dimension is not open

@@ -39,7 +39,7 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
 def _grafted(net, structure, leaves):
     """The graph, with its outputs' structure, that a substitution left in the Cell for such inputs, or None twice."""
     shapes = None
-    for program, inside in net._grafted:
+    for program, inside in net._swaps():
         if inside == structure:
             if program.fits(leaves):
                 return _with_names(program, leaves), program.structure

@@ -1,5 +1,6 @@
 """Tracing: running Python code on tensors that only record which primitives made them."""
 
+import contextlib
 import copy
 import inspect
 import operator
@@ -9,76 +10,8 @@ import numpy as np
 
 from . import _core
 from . import dtype as dt
+from .symint import SymInt
 from .tensor import Dim, Parameter, Tensor
-
-
-class SymInt:
-    """A dimension of a traced tensor that is not a number yet. Arithmetic gives another one."""
-
-    __slots__ = ("_make", "dim", "tracer")
-
-    def __init__(self, tracer, dim, make):
-        self.tracer, self.dim, self._make = tracer, dim, make
-
-    @property
-    def value(self) -> int:
-        """Id of the int64 value that holds the number when the graph runs."""
-        return self._make()
-
-    def _combine(self, other, op, primitive, swap=False):
-        if not isinstance(other, (int, np.integer, SymInt)):
-            return NotImplemented
-        a, b = (other, self) if swap else (self, other)
-        tracer = self.tracer
-        dims = [x.dim if isinstance(x, SymInt) else int(x) for x in (a, b)]
-        result = -1 if -1 in dims else tracer.graph.dim_op(op, *dims)
-        if result >= 0:
-            return result
-        return SymInt(tracer, result, lambda: tracer.node(primitive, [tracer.scalar(a), tracer.scalar(b)], {})[0])
-
-    def __add__(self, o):
-        return self._combine(o, "+", "ScalarAdd")
-
-    def __radd__(self, o):
-        return self._combine(o, "+", "ScalarAdd", True)
-
-    def __sub__(self, o):
-        return self._combine(o, "-", "ScalarSub")
-
-    def __rsub__(self, o):
-        return self._combine(o, "-", "ScalarSub", True)
-
-    def __mul__(self, o):
-        return self._combine(o, "*", "ScalarMul")
-
-    def __rmul__(self, o):
-        return self._combine(o, "*", "ScalarMul", True)
-
-    def __floordiv__(self, o):
-        return self._combine(o, "/", "ScalarFloorDiv")
-
-    def __rfloordiv__(self, o):
-        return self._combine(o, "/", "ScalarFloorDiv", True)
-
-    def __eq__(self, o):
-        if isinstance(o, SymInt) and o.dim == self.dim and self.dim != -1:
-            return True
-        if not isinstance(o, (int, np.integer, SymInt)):
-            return NotImplemented
-        raise ValueError(f"trace: whether dimension {self!r} equals {o!r} is not known before the graph runs")
-
-    def __hash__(self):
-        raise TypeError(f"trace: dimension {self!r} is not a number before the graph runs, it cannot be a key")
-
-    def __bool__(self):
-        raise ValueError(f"trace: whether dimension {self!r} is 0 is not known before the graph runs")
-
-    def __index__(self):
-        raise TypeError(f"trace: dimension {self!r} is not a number before the graph runs")
-
-    def __repr__(self):
-        return "?" if self.dim == -1 else self.tracer.graph.dim_text(self.dim)
-
 
 _local = threading.local()
 
@@ -88,10 +21,50 @@ def active():
     return getattr(_local, "tracer", None)
 
 
+def plain():
+    """Whether this thread is within `plainly`."""
+    return getattr(_local, "plain", False)
+
+
+@contextlib.contextmanager
+def plainly():
+    """Within, Cells and what `jit` decorates run operator by operator, whatever the mode and what was substituted."""
+    before, _local.plain = plain(), True
+    try:
+        yield
+    finally:
+        _local.plain = before
+
+
+class Used:
+    """What a graph was traced of: Parameters, each with the data it had, and Cells, each with its version."""
+
+    __slots__ = ("cells", "parameters")
+
+    def __init__(self, parameters=(), cells=()):
+        self.parameters, self.cells = parameters, cells
+
+    def changed(self) -> bool:
+        for parameter, data in self.parameters:
+            if parameter._array is not data:
+                return True
+        for cell, version in self.cells:
+            if cell._version != version:
+                return True
+        return False
+
+    def in_copy(self, memo):
+        """The same of a deep copy, which has those of `memo` in place of what it copied."""
+        return Used(
+            [(memo[id(p)], memo[id(p)]._array) if id(p) in memo else (p, data) for p, data in self.parameters],
+            [(memo[id(c)], memo[id(c)]._version) if id(c) in memo else (c, version) for c, version in self.cells],
+        )
+
+
 class Tracer:
     def __init__(self, name="main", graph=None):
         self.graph = graph or _core.Graph(name)
-        self.parameters = []  # those used, with the data they had
+        self._parameters, self._cells = {}, {}  # those used, by id
         self.scopes = []
         self._constants, self._shapes, self._names, self._keep = {}, {}, {}, []
         self._dims = {}
@@ -123,15 +96,28 @@ class Tracer:
 
     def lift(self, x) -> int:
         if isinstance(x, Tensor):
-            if x._array is None:
+            if (array := x._array) is None:
                 if x._tracer is not self:
                     raise RuntimeError("trace: a value of another trace was used; a Cell must not keep traced tensors")
                 return x._id
             named = isinstance(x, Parameter) and bool(x.name)
             if isinstance(x, Parameter):
-                self.parameters.append((x, x._array))
-            return self.constant(x._array, x.name if named else "", named)
+                self._parameters.setdefault(id(x), (x, array))
+            return self.constant(array, x.name if named else "", named)
         return self.constant(np.asarray(x))
+
+    def calls(self, cell):
+        self._cells[id(cell)] = cell
+
+    def used(self):
+        """What the graph was made of; to be asked when all is traced: a Cell may change itself on the way."""
+        return Used(list(self._parameters.values()), [(c, c._version) for c in self._cells.values()])
+
+    def include(self, used):
+        """What a graph that becomes a part of this one was made of."""
+        for parameter, data in used.parameters:
+            self._parameters.setdefault(id(parameter), (parameter, data))
+        self._cells.update({id(cell): cell for cell, _ in used.cells})
 
     def scalar(self, x) -> int:
         return x.value if isinstance(x, SymInt) else self.graph.add_constant(np.array(x, dtype=np.int64))
@@ -299,13 +285,13 @@ def _distinct(names):
     return out
 
 
-def trace(function, specs, structure=None, names=None, name="main", parameters=None):
+def trace(function, specs, structure=None, names=None, tracer=None):
     """Runs `function` on traced inputs. specs: (dtype, shape) each. Returns (graph, output structure).
 
-    Inputs have the names of the function's parameters, outputs those of the dict it returns. To a list
-    `parameters` the Parameters used are added, each with its data.
+    Inputs have the names of the function's parameters, outputs those of the dict it returns. A tracer that is given
+    knows what was used.
     """
-    tracer = Tracer(name)
+    tracer = tracer or Tracer()
     structure = structure or ("tuple", (("tuple", ("*",) * len(specs)), ("dict", ())))
     names = _distinct(names or argument_names(function, structure))
     inputs = [tracer.input(n, d, s) for n, (d, s) in zip(names, specs, strict=True)]
@@ -315,13 +301,11 @@ def trace(function, specs, structure=None, names=None, name="main", parameters=N
     leaves = []
     out = flatten(result, leaves)
     tracer.graph.set_outputs([tracer.lift(t) for t in leaves], _distinct(output_names(out)))
-    if parameters is not None:
-        parameters += tracer.parameters
     return tracer.graph, out
 
 
-def trace_into(graph, function, structure=None, parameters=None):
-    """As `trace`, on the inputs that a graph has already; returns the output structure."""
+def trace_into(graph, function, structure=None, outer=None):
+    """As `trace`, on the inputs that a graph has already, for the tracer `outer`; returns the output structure."""
     tracer = Tracer(graph=graph)
     inputs = [tracer.tensor(v) for v in graph.inputs]
     with tracer:
@@ -330,8 +314,8 @@ def trace_into(graph, function, structure=None, parameters=None):
     leaves = []
     out = flatten(result, leaves)
     graph.set_outputs([tracer.lift(t) for t in leaves])
-    if parameters is not None:
-        parameters += tracer.parameters
+    if outer is not None:
+        outer.include(tracer.used())
     return out
 
 
@@ -347,38 +331,3 @@ def clean(graph):
     _core.merge_common(graph)
     _core.remove_dead_code(graph)
     return graph
-
-
-class Program:
-    """A graph with what is needed to call it: a shared model, and one session per thread."""
-
-    def __init__(self, graph, structure):
-        self.graph, self.structure = graph, structure
-        self.model = _core.Model(graph)
-        self._local = threading.local()
-        self.inputs = [(dt.from_id(graph.dtype(v)), tuple(graph.dims(v))) for v in graph.inputs]
-
-    @property
-    def session(self):
-        if not hasattr(self._local, "session"):
-            self._local.session = _core.Session(self.model)
-        return self._local.session
-
-    def fits(self, tensors) -> bool:
-        """Whether the graph takes these tensors; an open dimension of a placeholder needs one that is open."""
-        bound = {}
-        if len(tensors) != len(self.inputs):
-            return False
-        for t, (dtype, dims) in zip(tensors, self.inputs):
-            if t.dtype != dtype or len(t.shape) != len(dims):
-                return False
-            for d, n in zip(dims, t.shape):
-                if isinstance(n, SymInt):  # while another graph is traced; -1 is a size unlike any other
-                    n = ("dim", n.dim) if n.dim != -1 else object()
-                if d >= 0 and d != n or d < 0 and n is not None and bound.setdefault(d, n) != n:
-                    return False
-        return True
-
-    def __call__(self, tensors):
-        out = self.session.run([t._value("call") for t in tensors])
-        return unflatten(self.structure, iter([Tensor(a) for a in out]))
