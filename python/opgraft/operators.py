@@ -60,9 +60,12 @@ def _from_the_end(x, index):
     """Indices below 0 counted from the end, as in NumPy."""
     size = x.shape[0] if x.shape else 0
     array = index._array if isinstance(index, Tensor) else index
-    if array is None:
+    if array is not None and not (array < 0).any():
+        return index
+    if array is None or not isinstance(size, int):
+        index = index if isinstance(index, Tensor) else Tensor(index)
         return ops.select(ops.less(index, 0), index + size, index)
-    return np.where(array < 0, array + size, array) if (array < 0).any() and isinstance(size, int) else index
+    return np.where(array < 0, array + size, array)
 
 
 def _operator(f):

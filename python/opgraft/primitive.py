@@ -1,6 +1,5 @@
 """Running one primitive: eagerly, or recorded where a graph is traced."""
 
-import builtins
 import functools
 import operator
 
@@ -94,27 +93,56 @@ def tensor(x, what):
     raise TypeError(f"{what} must be a Tensor, got {type(x).__name__}")
 
 
+def _size(op, n, other):
+    """A size that is not known yet as a Tensor, of the dtype that the number would take from `other`."""
+    t = _trace.active().tensor(n.value)
+    if not isinstance(other, (Tensor, np.ndarray)) or other.dtype in (dt.bool_, t.dtype):
+        return t
+    if other.dtype.kind in "iu" and other.dtype != dt.int32:
+        fits = f"whether dimension {n!r} fits {dt.name(other.dtype)}"
+        raise ValueError(f"{op}: {fits} is not known before the graph runs")
+    return primitive("Cast", t, dtype=dt.name(other.dtype))
+
+
+def _number(op, v, dtype):
+    """A number as a Tensor of the other operand's dtype; a fraction beside integers is float32, an int beside bool
+    int64.
+
+    ValueError: an integer that this dtype has not; TypeError: no number, or one that would lose its imaginary part.
+    """
+    given = v.dtype if isinstance(v, np.generic) else None
+    if not isinstance(v, (bool, int, float)) and (given is None or given.kind not in "biufc" and given != dt.bfloat16):
+        raise TypeError(f"{op}: expected a Tensor or a number, got {type(v).__name__}")
+    if isinstance(v, (int, np.integer)) and not isinstance(v, bool):
+        wanted = dt.int64 if dtype == dt.bool_ else dtype
+        if wanted.kind in "iu" and not np.iinfo(wanted).min <= v <= np.iinfo(wanted).max:
+            raise _too_large(op, v, wanted)
+    elif isinstance(v, (bool, np.bool_, np.complexfloating)):
+        wanted = dtype
+        if isinstance(v, np.complexfloating) and dtype.kind != "c":
+            raise TypeError(f"{op}: a number beside {dt.name(dtype)} must be real, got {v}")
+    else:
+        wanted = dt.float32 if dtype.kind in "iub" else dtype
+    try:
+        return Tensor(np.asarray(v).astype(wanted))
+    except OverflowError:
+        raise _too_large(op, v, wanted) from None
+
+
+def _too_large(op, v, dtype):
+    bits = int(v).bit_length()
+    return ValueError(f"{op}: a number beside {dt.name(dtype)} must fit it, got {v if bits < 128 else f'{bits} bits'}")
+
+
 def pair(op, x, y):
     """Two operands of one dtype: a Python number takes the tensor's."""
     if isinstance(x, SymInt) or isinstance(y, SymInt):
-
-        def lift(v):
-            return _trace.active().tensor(v.value) if isinstance(v, SymInt) else v
-
-        x, y = lift(x), lift(y)
+        x, y = (_size(op, a, b) if isinstance(a, SymInt) else a for a, b in ((x, y), (y, x)))
     xs, ys = isinstance(x, (Tensor, np.ndarray)), isinstance(y, (Tensor, np.ndarray))
     if not xs and not ys:
         raise TypeError(f"{op}: x or y must be a Tensor, got {type(x).__name__} and {type(y).__name__}")
-
-    def scalar(v, other):
-        if not isinstance(v, (builtins.bool, int, float, np.generic)):
-            raise TypeError(f"{op}: expected a Tensor or a number, got {type(v).__name__}")
-        integral = other.dtype.kind in "iub" and other.dtype != dt.bfloat16
-        kind = dt.float32 if integral and isinstance(v, (float, np.floating)) else other.dtype
-        return Tensor(np.asarray(v).astype(dt.int64 if kind == dt.bool_ and not isinstance(v, builtins.bool) else kind))
-
-    x = tensor(x, f"{op}: x") if xs else scalar(x, y)
-    y = tensor(y, f"{op}: y") if ys else scalar(y, x)
+    x = tensor(x, f"{op}: x") if xs else _number(op, x, y.dtype)
+    y = tensor(y, f"{op}: y") if ys else _number(op, y, x.dtype)
     if x.dtype != y.dtype:
         wanted = dt.promote(x.dtype, y.dtype)
         x, y = (t if t.dtype == wanted else primitive("Cast", t, dtype=dt.name(wanted)) for t in (x, y))
