@@ -159,6 +159,9 @@ class GraphCell(Cell):
         return self._whole.session
 
     def __call__(self, *args):
+        return self.construct(*args)
+
+    def construct(self, *args):
         tensors = [a if isinstance(a, Tensor) else Tensor(a) for a in args]
         if (tracer := _trace.active()) is not None:
             tracer.calls(self)

@@ -1,25 +1,11 @@
 """Swapping cells of a model for others, proven on what reaches them."""
 
+import contextlib
 import time
 
-from . import _core, context, nn
+from . import _core, nn
 from . import trace as _trace
 from .proof import Report, input_sets, second_size
-from .tensor import Tensor
-
-
-class _Recorder(nn.Cell):
-    """Stands where a cell stood and keeps what the cell is called with."""
-
-    def __init__(self, cell):
-        super().__init__()
-        object.__setattr__(self, "cell", cell)
-        object.__setattr__(self, "calls", [])
-
-    def construct(self, *args):
-        if not any(isinstance(a, Tensor) and a._array is None for a in args):
-            self.calls.append(args)
-        return self.cell(*args)
 
 
 class _Call(nn.Cell):
@@ -28,8 +14,8 @@ class _Call(nn.Cell):
         self.function = function
         self.name = getattr(function, "name", type(function).__name__)
 
-    def construct(self, *args):
-        return self.function(*args)
+    def construct(self, *args, **kwargs):
+        return self.function(*args, **kwargs)
 
 
 def replace_cell(net, cls, factory, *, prove=None, only_faster=False) -> Report:
@@ -51,62 +37,100 @@ def replace_cell(net, cls, factory, *, prove=None, only_faster=False) -> Report:
     sets, wanted, calls = [], [], [[] for _ in places]
     if prove is not None:
         sets = input_sets("replace_cell", prove)
-        sets, wanted, calls = _record(net, places, sets)
-    done = []
+        sets, wanted, calls = _record(net, [cell for _, _, cell, _ in places], sets)
+    taken = []
     for (parent, name, cell, path), inputs in zip(places, calls):
-        op, row, why = _exchange(cell, factory(cell), inputs, prove is not None, only_faster)
+        new, row, why = _exchange(cell, factory(cell), inputs, prove is not None, only_faster)
         if why:
-            report.left.append({"op": cls.__name__ if op is None else op.name, "node": path, "why": why})
+            report.left.append({"op": type(cell).__name__, "node": path, "why": why})
             continue
-        setattr(parent, name, op)
-        done.append((parent, name, cell))
-        report.swapped.append({"op": op.name if isinstance(op, _Call) else type(op).__name__, "node": path, **row})
-    if done and (why := _differ(_eager(net, sets), wanted)):
-        for parent, name, cell in done:
-            setattr(parent, name, cell)
-        report.left += [{"op": s["op"], "node": s["node"], "why": f"the model's {why}"} for s in report.swapped]
+        taken.append((parent, name, cell, new))
+        report.swapped.append({"op": new.name if isinstance(new, _Call) else type(new).__name__, "node": path, **row})
+    if taken and (why := _tried(net, taken, sets, wanted)):
+        report.left += [{"op": s["op"], "node": s["node"], "why": f"the model{why}"} for s in report.swapped]
         report.swapped = []
+        return report
+    for parent, name, _, new in taken:
+        setattr(parent, name, new)
     return report
 
 
-def _eager(net, sets):
+def _outputs(function, args, kwargs):
+    leaves = []
+    _trace.flatten(function(*args, **kwargs), leaves)
+    return [t.asnumpy() for t in leaves]
+
+
+def _plain(net, sets):
     """Outputs of the model for every set, run operator by operator."""
-    mode = context.get_context("mode")
-    context.set_context(mode=context.PYNATIVE_MODE)
+    with _trace.plainly():
+        return [_outputs(net.construct, inputs, {}) for inputs in sets]
+
+
+@contextlib.contextmanager
+def _listening(cell, calls):
+    """Within, the arguments of a cell's calls are kept."""
+    construct, own = cell.construct, cell.__dict__.get("construct")
+
+    def listen(*args, **kwargs):
+        calls.append((args, kwargs))
+        return construct(*args, **kwargs)
+
+    object.__setattr__(cell, "construct", listen)
     try:
-        results = []
-        for inputs in sets:
-            leaves = []
-            _trace.flatten(net.construct(*inputs), leaves)
-            results.append([t.asnumpy() for t in leaves])
-        return results
+        yield
     finally:
-        context.set_context(mode=mode)
+        if own is None:
+            object.__delattr__(cell, "construct")
+        else:
+            object.__setattr__(cell, "construct", own)
 
 
-def _record(net, places, sets):
-    """(sets, the model's outputs, for every place the arguments of its first call in each set)."""
-    recorders = [_Recorder(cell) for _, _, cell, _ in places]
-    for (parent, name, _, _), recorder in zip(places, recorders):
-        setattr(parent, name, recorder)
-    try:
-        calls, outputs, taken = [[] for _ in places], [], []
-        extra = second_size(sets[0]) if len(sets) == 1 else None
+def _record(net, cells, sets):
+    """(sets, the model's outputs, for every cell the arguments of its first call in each set)."""
+    heard = {id(cell): [] for cell in cells}
+    kept, outputs, taken = {key: [] for key in heard}, [], []
+    extra = second_size(sets[0]) if len(sets) == 1 else None
+    with contextlib.ExitStack() as stack:
+        for cell in {id(cell): cell for cell in cells}.values():
+            stack.enter_context(_listening(cell, heard[id(cell)]))
         for inputs in [*sets, *([extra] if extra else [])]:
             try:
-                outputs += _eager(net, [inputs])
-            except (ValueError, TypeError, RuntimeError, IndexError):
+                outputs += _plain(net, [inputs])
+            except Exception:
                 if inputs is not extra:
                     raise
                 continue  # the model does not take another size
             taken.append(inputs)
-            for kept, recorder in zip(calls, recorders):
-                kept += recorder.calls[:1]
-                recorder.calls.clear()
-        return taken, outputs, calls
+            for key, calls in heard.items():
+                kept[key] += calls[:1]
+                calls.clear()
+    return taken, outputs, [kept[id(cell)] for cell in cells]
+
+
+def _tried(net, taken, sets, wanted):
+    """What is wrong with the model of the new cells, or None. They are in it for as long as this takes; what was
+    traced and substituted stays."""
+
+    def put(parent, name, cell):
+        parent._cells[name] = cell
+        object.__setattr__(parent, name, cell)
+
+    try:
+        for parent, name, _, new in taken:
+            put(parent, name, new)
+        why = _differ(_plain(net, sets), wanted)
+        return f"'s {why}" if why else None
+    except Exception as e:
+        return f" fails: {_text(e)}"
     finally:
-        for parent, name, cell, _ in places:
-            setattr(parent, name, cell)
+        for parent, name, cell, _ in reversed(taken):
+            put(parent, name, cell)
+
+
+def _text(error):
+    """Of an exception; of one that opgraft does not raise, with its kind."""
+    return str(error) if isinstance(error, (ValueError, TypeError, RuntimeError)) else repr(error)
 
 
 def _differ(got, want):
@@ -134,35 +158,29 @@ def _exchange(cell, new, calls, prove, only_faster):
     if not calls:
         return None, {}, "the proof's inputs do not reach it"
     row["max_abs"] = row["mean_abs"] = 0.0
-    for args in calls:
+    for args, kwargs in calls:
         try:
-            (got,), (want,) = _results(new, args), _results(cell, args)
-        except (ValueError, TypeError, RuntimeError) as e:
-            return None, {}, str(e)
+            got, want = _outputs(new, args, kwargs), _outputs(cell, args, kwargs)
+        except Exception as e:
+            return None, {}, _text(e)
         for x, y in zip(got, want):
             _, most, mean, _ = _core.compare(x, y)
             row["max_abs"], row["mean_abs"] = max(row["max_abs"], most), max(row["mean_abs"], mean)
         if why := _differ([got], [want]):
             return None, {}, f"the {why}"
-    row["ms_before"], row["ms_after"] = _race(cell, new, calls[0])
+    row["ms_before"], row["ms_after"] = _race(cell, new, *calls[0])
     if only_faster and row["ms_after"] * 1.05 > row["ms_before"]:
         return None, {}, f"not 5 % faster: {row['ms_before']:.4f} ms before, {row['ms_after']:.4f} ms after"
     return new, row, None
 
 
-def _results(cell, args):
-    leaves = []
-    _trace.flatten(cell(*args), leaves)
-    return [[t.asnumpy() for t in leaves]]
-
-
-def _race(old, new, args):
+def _race(old, new, args, kwargs):
     """Best times in ms of the two in turns: at least 7 of them, more where they are short."""
     best, begin = [float("inf")] * 2, time.perf_counter()
     for turn in range(200):
         for i, f in enumerate((old, new)):
             start = time.perf_counter()
-            f(*args)
+            f(*args, **kwargs)
             best[i] = min(best[i], 1e3 * (time.perf_counter() - start))
         if turn >= 6 and time.perf_counter() - begin > 0.02:
             break
