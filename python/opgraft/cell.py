@@ -122,9 +122,12 @@ class Cell:
         self._outdate()
 
     def get_inputs(self):
-        """The tensors and placeholders of set_inputs, or None."""
+        """The arguments of set_inputs, as a tuple, or None."""
         self._setup()
-        return None if self._declared is None else tuple(self._declared[0])
+        if self._declared is None:
+            return None
+        leaves, structure = self._declared
+        return _trace.unflatten(structure, iter(leaves))[0]
 
     def session(self, *args, **kwargs):
         """The engine's session that runs such inputs; `arena_bytes` and `intermediate_bytes` are of the runs so far."""

@@ -23,9 +23,11 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
     if isinstance(net, nn.GraphCell):
         graph = net.graph
     else:
-        inputs = inputs or net.get_inputs() or ()
-        leaves = []
-        structure = _trace.flatten((inputs, {}), leaves)
+        net._setup()
+        leaves, structure = net._declared or ([], None)
+        if inputs or structure is None:
+            leaves = []
+            structure = _trace.flatten((inputs, {}), leaves)
         graph, out = _grafted(net, structure, leaves)
         if graph is None:
             graph, out = net._trace([(t.dtype, t.shape) for t in leaves], structure)

@@ -220,3 +220,23 @@ def test_open_dimensions_around_a_loaded_model(tmp_path):
     assert cell(floats(3, 4)).shape == (3, 4)
     with pytest.raises(ValueError, match=re.escape("input x.shape must be (2, 4), got (rows, 4)")):
         opgraft.export(fixed, rows, file_name=tmp_path / "never")
+
+
+class Mixed(nn.Cell):
+    def construct(self, pair, scale, rest=None):
+        left, right = pair
+        return left * right * scale + (0.0 if rest is None else rest["bias"])
+
+
+@pytest.mark.parametrize("rest", [(), ({"bias": Tensor(shape=[3], dtype="float32")},)])
+def test_declared_inputs_keep_constants_and_structure(tmp_path, rest):
+    row = Tensor(shape=[opgraft.dim("rows"), 3], dtype=opgraft.float32)
+    net, declared = Mixed(), ((row, row), 3.0, *rest)
+    net.set_inputs(*declared)
+    assert net.get_inputs() == declared
+    cell = loaded(net, folder=tmp_path)
+    assert names(cell) == ["pair_0", "pair_1", *(["rest_bias"] if rest else [])]
+    x, bias = floats(4, 3), [floats(3)] if rest else []
+    want = Mixed()((x, x), 3.0, *({"bias": b} for b in bias))
+    np.testing.assert_array_equal(cell(x, x, *bias).asnumpy(), want.asnumpy())
+    assert names(loaded(net, (x, x), 2.0, folder=tmp_path)) == ["pair_0", "pair_1"]  # what is given comes first
