@@ -273,5 +273,11 @@ class Custom(_core.CustomBase):
                     f"{self.name}: {what} must be what the operator infers, {', '.join(want)}, got {', '.join(tidy)}"
                 )
 
+    def __copy__(self):
+        return self  # an operator: nothing of it is copied
+
+    def __deepcopy__(self, memo):
+        return self
+
     def __repr__(self):
         return f"Custom({self.name} of {self.op.path}, {self.attrs})"

@@ -122,7 +122,7 @@ class CellList(Cell):
 
     def __getitem__(self, i):
         found = list(self._cells.values())[i]
-        return CellList(found) if isinstance(found, list) else found
+        return type(self)(found) if isinstance(found, list) else found
 
     def __setitem__(self, i, cell):
         setattr(self, str(range(len(self))[i]), cell)
@@ -154,6 +154,12 @@ class GraphCell(Cell):
         object.__setattr__(self, "graph", graph)
         object.__setattr__(self, "_whole", Program(graph, "*" if n == 1 else ("tuple", ("*",) * n)))
         self._outdate()
+
+    def __deepcopy__(self, memo):
+        """A copy with a graph of its own, over the same weights."""
+        graph = memo[id(self.graph)] = self.graph.clone()
+        memo[id(self._whole)] = Program(graph, self._whole.structure)
+        return super().__deepcopy__(memo)
 
     def session(self, *args):
         return self._whole.session

@@ -69,6 +69,8 @@ def test_cell_list():
     cells.append(nn.Dense(4, 2)).extend([nn.SiLU()])
     assert len(cells) == 4 and isinstance(cells[1], nn.ReLU) and cells[-1] is cells[3]
     assert [type(c) for c in cells[1:3]] == [nn.ReLU, nn.Dense] and isinstance(cells[1:3], nn.CellList)
+    x, some = normal(2, 4), nn.SequentialCell(*cells)[1:3]
+    np.testing.assert_array_equal(some(x).asnumpy(), cells[2](np.maximum(x, 0)).asnumpy())
     cells[1] = nn.GELU()
     assert [type(c).__name__ for c in cells] == ["Dense", "GELU", "Dense", "SiLU"]
     assert list(cells.parameters_dict()) == ["0.weight", "0.bias", "2.weight", "2.bias"]
@@ -191,6 +193,26 @@ def test_a_deep_copy_has_its_own_parameters_and_stays_substituted():
     plain[0].weight.set_data(np.zeros((8, 4), np.float32))  # changes, and outdates, the copy alone
     assert net._grafted and not np.allclose(plain(x).asnumpy(), before)
     close(net(x).asnumpy(), before, roundings, scale)
+
+
+def test_a_deep_copy_holds_operators_and_loaded_models(tmp_path):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.gate = ops.Custom.from_op("SwiGLU")
+            self.loaded = nn.GraphCell(opgraft.load(opgraft.export(nn.SiLU(), x, file_name=tmp_path / "silu")))
+
+        def construct(self, x):
+            return self.loaded(self.gate(x, x))
+
+    x = Tensor(normal(2, 4))
+    net = Net()
+    before, twin = net(x).asnumpy(), copy.deepcopy(net)
+    assert twin.gate is net.gate and copy.copy(net.gate) is net.gate and twin.loaded.graph is not net.loaded.graph
+    rewrite.substitute(twin.loaded, lambda x: ops.silu(x), lambda x: ops.silu(x) * 2.0)
+    np.testing.assert_array_equal(net(x).asnumpy(), before)
+    np.testing.assert_array_equal(twin(x).asnumpy(), before * 2)
+    assert twin.loaded.session() is twin.loaded.session() is not net.loaded.session()
 
 
 def test_session_of_a_cell_tells_its_memory():
