@@ -13,6 +13,7 @@ from .tensor import Tensor
 
 __all__ = ["Custom", "CustomRegOp", "DataType"]
 
+_MOST_DIMENSIONS = 8
 _MOST_VARIANTS = 64  # of one Custom, by the attributes that calls give
 
 
@@ -191,25 +192,35 @@ class Custom(_core.CustomBase):
                 flat.append(x)
         if any(isinstance(x, Tensor) and x._array is None for x in flat):
             return self._trace(flat)
-        # Plain arrays take the short way; what it did not take as it stands is left to run_op's errors.
+        for i, x in enumerate(flat):
+            if len(x.shape) > _MOST_DIMENSIONS:
+                raise ValueError(
+                    f"{self.name}: input {i} must have at most {_MOST_DIMENSIONS} dimensions, got {len(x.shape)}"
+                )
+        # Plain arrays take the short way; more inputs than it has room for run here.
         plain = [self._plain(x) for x in flat]
         if len(plain) != len(args) or any(p is not a for p, a in zip(plain, args)):
             return self(*plain)
         arrays = [x._array if isinstance(x, Tensor) else x for x in plain]
-        return tuple(_core.run_op(self.op, arrays, self._declare(arrays)[0] or self.attrs))
+        attrs, as_tuple = self._declare(arrays)
+        outputs = _core.run_op(self.op, arrays, attrs or self.attrs)
+        if any(isinstance(x, Tensor) for x in plain):
+            outputs = [Tensor(a) for a in outputs]
+        return outputs[0] if len(outputs) == 1 and not as_tuple else tuple(outputs)
 
     @staticmethod
     def _plain(x):
         array = x._array if isinstance(x, Tensor) else x
         native = array.dtype.newbyteorder("=") if array.dtype.byteorder not in "=|" else array.dtype
-        ready = np.require(array.view(np.ndarray).astype(native, copy=False), requirements="CA")
-        if ready is array:
+        if type(array) is np.ndarray and native is array.dtype and array.flags.c_contiguous and array.flags.aligned:
             return x
+        ready = np.require(array.view(np.ndarray).astype(native, copy=False), requirements="CA")
         return Tensor(ready) if isinstance(x, Tensor) else ready
 
     def _trace(self, flat):
         tracer = next(x._tracer for x in flat if isinstance(x, Tensor) and x._array is None)
-        tracer = tracer or _trace.active()
+        if tracer is None:
+            raise ValueError(f"{self.name}: {_trace.NO_VALUE}")
         values = [tracer.lift(x) for x in flat]
         graph = tracer.graph
         shapes = [

@@ -44,7 +44,7 @@ def run(name, inputs, attrs):
     if any(_is_traced(x) for x in inputs):
         tracer = next((x._tracer for x in inputs if isinstance(x, Tensor) and x._array is None), _trace.active())
         if tracer is None:
-            raise ValueError(f"{name}: inputs must have values, got a Tensor that only describes an input's shape")
+            raise ValueError(f"{name}: {_trace.NO_VALUE}")
         values = []
         for x in inputs:
             if isinstance(x, (tuple, list)):

@@ -13,6 +13,7 @@ from . import dtype as dt
 from .symint import SymInt
 from .tensor import Dim, Parameter, Tensor
 
+NO_VALUE = "inputs must have values, got a Tensor that only describes an input's shape"
 _local = threading.local()
 
 
@@ -97,6 +98,8 @@ class Tracer:
     def lift(self, x) -> int:
         if isinstance(x, Tensor):
             if (array := x._array) is None:
+                if x._tracer is None:
+                    raise ValueError(f"trace: {NO_VALUE}")
                 if x._tracer is not self:
                     raise RuntimeError("trace: a value of another trace was used; a Cell must not keep traced tensors")
                 return x._id

@@ -46,6 +46,37 @@ def test_strided_inputs_are_served():
     np.testing.assert_array_equal(f(x, x), f(x.copy(), x.copy()))
 
 
+def test_many_inputs_and_outputs():
+    join, x = ops.Custom.from_op("Concat", axis=0), np.arange(2, dtype=np.float32).reshape(1, 2)
+    for n in (32, 33, 70):
+        np.testing.assert_array_equal(join(*[x] * n), np.repeat(x, n, 0))
+        np.testing.assert_array_equal(join([x] * n), np.repeat(x, n, 0))
+        got = join(*[x] * (n - 2), Tensor(x), x.T.copy().T)  # one is a Tensor, one has another layout
+        assert isinstance(got, Tensor)
+        np.testing.assert_array_equal(got.asnumpy(), np.repeat(x, n, 0))
+    rows = np.arange(65 * 64, dtype=np.float32)
+    parts = ops.Custom.from_op("Split", axis=0, output_num=64)(rows)
+    np.testing.assert_array_equal(np.concatenate(parts), rows)
+    for f in (lambda: ops.Custom.from_op("Split", axis=0, output_num=65)(rows), lambda: ops.split(rows, 65)):
+        with pytest.raises(ValueError, match="Split: has more than 64 outputs"):
+            f()
+
+
+@pytest.mark.parametrize("wrap", [lambda x: x, Tensor])
+def test_more_dimensions_than_an_operator_takes(wrap):
+    x = wrap(np.ones((1,) * 9, np.float32))
+    with pytest.raises(ValueError, match="SwiGLU: input 0 must have at most 8 dimensions, got 9"):
+        ops.Custom.from_op("SwiGLU")(x, x)
+
+
+def test_a_placeholder_has_no_value():
+    f, spec, x = ops.Custom.from_op("SwiGLU"), Tensor(shape=[2], dtype="float32"), np.ones(2, np.float32)
+    for call in (lambda v: f(spec, v), lambda v: f(v, spec), lambda v: ops.add(v, spec)):
+        for run in (call, opgraft.jit(call)):
+            with pytest.raises(ValueError, match="inputs must have values, got a Tensor that only describes"):
+                run(x)
+
+
 def test_library_is_a_file():
     assert all(pathlib.Path(o.path).is_file() for o in opgraft._core.list_ops())
 
