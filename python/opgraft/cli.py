@@ -12,6 +12,7 @@ import numpy as np
 from . import __version__, _core, load, rewrite
 from . import dtype as dt
 from .checkpoint import read_numpy
+from .context import MOST_THREADS
 from .proof import Report
 
 
@@ -31,6 +32,28 @@ def _load_ops(directories):
             raise FileNotFoundError(f"--ops {directory}: no such directory")
         for refused in _core.load_directory(directory):
             print(f"opgraft: refused {refused}", file=sys.stderr)
+
+
+def _weights(model):
+    """The folder of a model's weights."""
+    path = pathlib.Path(model)
+    return path.with_name(f"{path.stem}_variables")
+
+
+def _model_files(model):
+    return [("the model", model), *(("the model's weights", file) for file in _weights(model).glob("*"))]
+
+
+def _is_same(file, other):
+    file, other = pathlib.Path(file), pathlib.Path(other)
+    return file.resolve() == other.resolve() or file.exists() and other.exists() and file.samefile(other)
+
+
+def _check_distinct(option, file, others):
+    """Before any work: is the file to be written none of the others, (what, file) each?"""
+    for what, other in others:
+        if _is_same(file, other):
+            raise ValueError(f"{option} {file}: must be another file than {what}")
 
 
 def _check_target(option, file):
@@ -116,11 +139,13 @@ class _Progress:
 def _optimize(args):
     if args.only_faster and not args.prove:
         raise _Usage("--only-faster needs --prove")
-    target = pathlib.Path(args.output)
-    if target.exists() and target.samefile(args.model):
-        raise ValueError(f"-o {args.output}: must be another file than the model, whose weights are mapped")
+    read = [*_model_files(args.model), *(("the inputs of --prove", file) for file in args.prove)]
+    _check_distinct("-o", args.output, read)
+    if _is_same(_weights(args.output), _weights(args.model)):
+        raise ValueError(f"-o {args.output}: must have another name than the model, whose weights it would replace")
     _check_target("-o", args.output)
     if args.report:
+        _check_distinct("--report", args.report, [*read, ("the model to write", args.output)])
         _check_target("--report", args.report)
     _load_ops(args.ops)
     graph = load(args.model)
@@ -182,12 +207,18 @@ def _infer(args):
     out = pathlib.Path(args.output)
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--output {out}: must be a directory, got a file")
-    if args.profile and pathlib.Path(args.profile).resolve().parent != out.resolve():  # made below
-        _check_target("--profile", args.profile)
+    if args.profile:
+        inputs = [(f"--input {pair}", pair.partition("=")[2]) for pair in args.input]
+        _check_distinct("--profile", args.profile, [*_model_files(args.model), *inputs])
+        if pathlib.Path(args.profile).resolve().parent != out.resolve():  # made below
+            _check_target("--profile", args.profile)
     if args.threads:
         _core.set_threads(args.threads)
     _load_ops(args.ops)
     graph = load(args.model)
+    files = list(_file_names(graph.output_names))
+    if args.profile:
+        _check_distinct("--profile", args.profile, [("an output", out / file) for file in files])
     arrays = _infer_inputs(graph, args.input)
     session = _core.Session(_core.Model(graph))
     outputs = session.run(arrays)
@@ -198,7 +229,7 @@ def _infer(args):
         times.append(1e3 * (time.perf_counter() - begin))
     out.mkdir(parents=True, exist_ok=True)
     rows = []
-    for name, file, array in zip(graph.output_names, _file_names(graph.output_names), outputs):
+    for name, file, array in zip(graph.output_names, files, outputs):
         np.save(out / file, array)
         rows.append({"name": name, "dtype": dt.name(array.dtype), "shape": list(array.shape), "file": str(out / file)})
     if args.profile:
@@ -231,6 +262,12 @@ class _Usage(Exception):
 def _positive(text):
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"takes a positive number, got '{text}'")
+    return int(text)
+
+
+def _threads(text):
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= MOST_THREADS:
+        raise argparse.ArgumentTypeError(f"takes a number from 1 to {MOST_THREADS}, got '{text}'")
     return int(text)
 
 
@@ -286,7 +323,7 @@ def _parser():
     )
     p.add_argument("--output", required=True, metavar="DIR", help="where outputs are written, as DIR/<name>.npy")
     ops(p)
-    p.add_argument("--threads", type=_positive, metavar="N", help="default: all cores")
+    p.add_argument("--threads", type=_threads, metavar="N", help="default: all cores")
     p.add_argument("--repeat", type=_positive, default=1, metavar="N", help="timed runs, default 1")
     p.add_argument("--profile", metavar="FILE.json", help="write cost and share of each node")
     p.add_argument("--json", action="store_true")

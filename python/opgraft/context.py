@@ -4,6 +4,7 @@ from . import _core
 
 GRAPH_MODE = 0
 PYNATIVE_MODE = 1
+MOST_THREADS = 256  # of the pool (aot_ops/common/threads.cc)
 _state = {"mode": PYNATIVE_MODE, "device_target": "CPU"}
 
 
@@ -16,9 +17,10 @@ def set_context(mode=None, device_target=None, runtime_num_threads=None):
     if device_target is not None and device_target != "CPU":
         raise ValueError(f"set_context: device_target must be 'CPU', got {device_target!r}")
     if runtime_num_threads is not None:
-        if not isinstance(runtime_num_threads, int) or runtime_num_threads < 0:
+        if not isinstance(runtime_num_threads, int) or not 0 <= runtime_num_threads <= MOST_THREADS:
             raise ValueError(
-                f"set_context: runtime_num_threads must be an int of at least 0, got {runtime_num_threads!r}"
+                f"set_context: runtime_num_threads must be an int of at least 0 and at most {MOST_THREADS}, "
+                f"got {runtime_num_threads!r}"
             )
         _core.set_threads(runtime_num_threads)
 
