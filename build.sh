@@ -212,6 +212,7 @@ cmd_test() {
   if [ -e tests/CMakeLists.txt ]; then build_all TESTS; else build_all; fi
   if [ -e tests/CMakeLists.txt ]; then stage "C++ tests" run_ctest ctest "$BUILD"; else note skipped "C++ tests: no tests/CMakeLists.txt"; fi
   if compgen -G 'tests/python/test_*.py' >/dev/null; then stage "Python tests" run_pytest pytest; else note skipped "Python tests: none"; fi
+  stage "inside MindSpore" stage_mindspore mindspore "$all"
   stage "build.sh's own tests" stage_shell
   if [ -n "$all" ]; then
     stage "AddressSanitizer and UBSan" stage_asan asan

@@ -26,7 +26,7 @@ stage() {
   if [ $rc = 77 ]; then note skipped "$name"; return 0; fi
   # A test runner's JUnit file is counted by summary(); its exit code matters where that file shows no failure.
   case $1 in
-    run_ctest | run_pytest | stage_asan | stage_asan_ops | stage_tsan)
+    run_ctest | run_pytest | stage_asan | stage_asan_ops | stage_tsan | stage_mindspore)
       [ $rc = 0 ] || printf 'runner\t%s (exit code %s)\t%s\n' "$name" $rc "$2" >>"$RESULTS/stages.tsv"
       ;;
     *) if [ $rc = 0 ]; then note passed "$name"; else note failed "$name (exit code $rc)"; fi ;;
@@ -102,6 +102,25 @@ stage_wheel() {
 stage_demo() {
   cmd_demo
   "$PY" tests/shell/demo_check.py
+}
+# The real MindSpore, 3 GB installed, in an environment of its own: made by `test --all`, used by `test` where it is.
+# OPGRAFT_REQUIRE_MINDSPORE=1: where it cannot be had the stage fails instead of being skipped.
+stage_mindspore() {
+  local make=${2:-} venv=$ROOT/.venv-mindspore sum out=skip
+  [ -z "${OPGRAFT_REQUIRE_MINDSPORE:-}" ] || out=die
+  sum=$(sha256sum requirements-mindspore.txt | cut -d' ' -f1)
+  if [ "$(cat "$venv/.requirements.sha256" 2>/dev/null)" != "$sum" ]; then
+    [ -n "$make" ] || skip "MindSpore is not installed; ./build.sh test --all installs it"
+    say "installing MindSpore into .venv-mindspore"
+    [ -x "$venv/bin/python" ] || "$PY" -m venv "$venv"
+    "$venv/bin/python" -m pip install --quiet --disable-pip-version-check -r requirements-mindspore.txt </dev/null ||
+      $out "MindSpore cannot be installed"
+    printf '%s\n' "$sum" >"$venv/.requirements.sha256"
+  fi
+  mkdir -p "$BUILD/mindspore"
+  # It writes files of its own into the working directory.
+  (cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" "$venv/bin/python" -m pytest -q -p no:cacheprovider -W ignore \
+    "$ROOT/tests/mindspore" --junitxml="$RESULTS/mindspore.xml" </dev/null)
 }
 stage_gate() {
   [ -e bench/gate.py ] || skip "no bench/gate.py"

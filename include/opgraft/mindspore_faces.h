@@ -84,9 +84,12 @@ class Attributes {
     out.rows = keep(std::move(lengths));
     out.data = keep(std::move(all));
   }
-  void read(AotExtra *extra, const char *name, int32_t kind) {
+  void read(AotExtra *extra, const char *declared, int32_t kind) {
+    // MindSpore keeps a primitive's data_format under the name format.
+    const char *name = declared;
+    if (!has_attr(extra, name) && !std::strcmp(declared, "data_format")) name = "format";
     if (!has_attr(extra, name)) return;
-    opgraft_attr out{name, nullptr, nullptr, 1, kind, 0};
+    opgraft_attr out{declared, nullptr, nullptr, 1, kind, 0};
     switch (kind) {
       case OPGRAFT_ATTR_BOOL: out.data = keep(std::vector<int64_t>{get<bool>(extra, kBool, name)}); break;
       case OPGRAFT_ATTR_INT: out.data = keep(std::vector<int64_t>{get<int64_t>(extra, kInt, name)}); break;

@@ -1,0 +1,127 @@
+"""opgraft's operators inside MindSpore: `opgraft.mindspore.custom("SwiGLU")` is a ready MindSpore Custom primitive.
+
+Needs MindSpore (2.10 is tested) in the same environment; opgraft's own API does not.
+"""
+
+import itertools
+
+from mindspore import ops
+from mindspore.ops import CustomRegOp, DataType
+
+from . import _core
+
+__all__ = ["custom"]
+
+# MindSpore's names of dtypes in reg_info.
+_FORMATS = {"bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8",
+            "uint16": "U16", "uint32": "U32", "uint64": "U64", "float16": "F16", "float32": "F32", "float64": "F64",
+            "bfloat16": "BF16", "complex64": "C64"}  # fmt: skip
+_MOST_ROWS = 256
+_KINDS = {bool: "bool", int: "int", float: "float", str: "str"}
+
+
+def _kind(value):
+    """reg_info's type of an attribute's value."""
+    if isinstance(value, (list, tuple)):
+        inner = {_kind(v) for v in value} or {"int"}
+        if inner == {"int", "float"}:
+            inner = {"float"}
+        if len(inner) != 1 or not inner <= {"int", "float", "listInt", "listFloat"}:
+            raise TypeError(f"an attribute must be a number, a str, or a list of numbers, got {value!r}")
+        (one,) = inner
+        return {"int": "listInt", "float": "listFloat", "listInt": "listListInt", "listFloat": "listListFloat"}[one]
+    if type(value) not in _KINDS:
+        raise TypeError(f"an attribute must be a number, a str, or a list of numbers, got {value!r}")
+    return _KINDS[type(value)]
+
+
+def _typed(declared, value):
+    """The value in the kind that op.yaml declares: MindSpore hands on a Python int as an int, whatever is asked for."""
+    if isinstance(declared, float):
+        return float(value)
+    if isinstance(declared, bool):
+        return bool(value)
+    if isinstance(declared, list):
+        value = [value] if isinstance(value, (int, float)) else list(value)
+        return [float(v) for v in value] if declared and isinstance(declared[0], float) else value
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _rows(manifest, inputs, n_outputs):
+    """Rows of dtype_format: every choice of dtypes for op.yaml's type variables, inputs and outputs in order."""
+    outputs = [manifest["outputs"][min(i, len(manifest["outputs"]) - 1)]["dtype"] for i in range(n_outputs)]
+    dtypes = [i["dtype"] for i in inputs] + outputs
+    variables = [v for v in manifest["dtypes"] if v in dtypes]
+    for choice in itertools.product(*(manifest["dtypes"][v] for v in variables)):
+        bound = dict(zip(variables, choice))
+        names = [_FORMATS.get(bound.get(d, d), "") for d in dtypes]
+        yield [getattr(DataType, f"{n}_Default", DataType.None_None) for n in names]
+
+
+def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=None, **attrs):
+    """A MindSpore `ops.Custom` of a registered operator, "SwiGLU" or "SwiGLU@^1": shapes and dtypes by the file's own
+    inference or by out_shape and out_dtype as `ops.Custom` takes them, reg_info from op.yaml, gradients by the
+    operator that `backward:` names.
+
+    attrs are the operator's attributes; an input whose values infer needs (Reshape's shape, Tile's multiples) is an
+    attribute here, as MindSpore's C++ inference sees no values. n_inputs: how many inputs are given, where op.yaml
+    leaves it open; n_outputs likewise (Split). Raises RuntimeError for an unknown operator, TypeError or ValueError
+    for attributes it does not have.
+    """
+    op = _core.resolve(spec)
+    manifest = op.manifest
+    declared, values = dict(manifest["attrs"]), {i["name"] for i in manifest["inputs"] if i["value"]}
+    unknown = [k for k in attrs if k not in declared and k not in values]
+    if unknown:
+        known = ", ".join([*declared, *sorted(values)]) or "none"
+        raise ValueError(f"{op.name}: has no attribute {unknown[0]!r}, it has {known}")
+    missing = [k for k, v in declared.items() if v is None and k not in attrs]
+    if missing:
+        raise TypeError(f"{op.name}: attribute {missing[0]} must be given")
+    tensors = [i for i in manifest["inputs"] if i["name"] not in attrs]
+    open_ended = any(i["optional"] or i["variadic"] for i in tensors)
+    least = sum(not (i["optional"] or i["variadic"]) for i in tensors)
+    if n_inputs is None:
+        if any(i["variadic"] for i in tensors):
+            raise TypeError(f"{op.name}: takes any number of inputs; n_inputs must be given")
+        n_inputs = least
+    elif n_inputs < least or (n_inputs > len(tensors) and not tensors[-1]["variadic"]):
+        raise ValueError(f"{op.name}: n_inputs must be {least} to {len(tensors)}, got {n_inputs}")
+    tensors = [tensors[min(i, len(tensors) - 1)] for i in range(n_inputs)]
+    if any(o["variadic"] for o in manifest["outputs"]) and (n_outputs or 1) < 2:
+        raise ValueError(f"{op.name}: n_outputs must be given and at least 2: MindSpore asks a function of one output "
+                         f"for another type of result, got {n_outputs}")  # fmt: skip
+    n_outputs = n_outputs or len(manifest["outputs"])
+
+    # All attributes: every Custom of a function must have the same names.
+    fixed = {k: _typed(declared.get(k), v) for k, v in (declared | attrs).items()}
+    if open_ended:
+        fixed["n_inputs"] = n_inputs
+    # MindSpore keeps the first reg_info of a name and ignores later ones.
+    info = CustomRegOp(f"{op.name}_{n_inputs}_{n_outputs}")
+    for i, t in enumerate(tensors):
+        info.input(i, t["name"] if not t["variadic"] else f"{t['name']}{i}")
+    for i in range(n_outputs):
+        names = [o["name"] for o in manifest["outputs"]]
+        info.output(i, names[i] if n_outputs == len(names) else f"{names[-1]}{i}")
+    for name, value in fixed.items():
+        info.attr(name, "required", _kind(value), value=value)
+    for row in itertools.islice(_rows(manifest, tensors, n_outputs), _MOST_ROWS):
+        info.dtype_format(*row)
+    bprop = _bprop(manifest["backward"], attrs) if manifest["backward"] else None
+    return ops.Custom(f"{op.path}:{op.name}", out_shape, out_dtype, func_type="aot", bprop=bprop,
+                      reg_info=info.target("CPU").get_op_info())  # fmt: skip
+
+
+def _bprop(backward, attrs):
+    """The gradient by another operator, which takes the inputs and the outputs' gradients."""
+    known = _core.resolve(backward).manifest
+    passed = {k: v for k, v in attrs.items() if k in known["attrs"]}
+    gradient = custom(backward, **passed)
+
+    def bprop(*args):
+        *inputs, _, dout = args
+        result = gradient(*inputs, *(dout if isinstance(dout, tuple) else (dout,)))
+        return result if isinstance(result, tuple) else (result,)
+
+    return bprop
