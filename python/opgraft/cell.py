@@ -170,7 +170,7 @@ class Cell:
 
     def _swaps(self):
         """What was substituted with a proof: (program, structure) each; none where what they were made of changed."""
-        if any(program.used.changed() for program, _ in self._grafted):
+        if self._grafted and any(program.used.changed() for program, _ in self._grafted):
             self._invalidate()
         return self._grafted
 
