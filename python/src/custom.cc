@@ -9,6 +9,7 @@
 #include "aot_ops/common/threads.h"
 #include "bindings.h"
 #include "registry/choice.h"
+#include "tensor_base.h"
 
 namespace opgraft::python {
 namespace {
@@ -18,28 +19,7 @@ constexpr int kMaxOutputs = 64;            // as in the engine (infer/graph.cc)
 constexpr size_t kSignatures = 64;         // per Custom; the least recently used goes first
 constexpr int64_t kReleaseFrom = 1 << 14;  // bytes in and out: below, giving up the GIL costs more than it frees
 
-// A tensor as Python holds it: `_array` is a NumPy array, or None for a traced value.
-struct TensorObject {
-  PyObject_HEAD PyObject *array;
-};
 PyTypeObject *tensor_base = nullptr;
-
-int tensor_clear(PyObject *self) {
-  Py_CLEAR(reinterpret_cast<TensorObject *>(self)->array);
-  return 0;
-}
-int tensor_traverse(PyObject *self, visitproc visit, void *arg) {
-  Py_VISIT(reinterpret_cast<TensorObject *>(self)->array);
-  Py_VISIT(Py_TYPE(self));
-  return 0;
-}
-void tensor_dealloc(PyObject *self) {
-  PyTypeObject *type = Py_TYPE(self);
-  PyObject_GC_UnTrack(self);
-  tensor_clear(self);
-  type->tp_free(self);
-  Py_DECREF(type);
-}
 
 // What was inferred for one list of input dtypes and shapes.
 struct Signature {
@@ -358,17 +338,6 @@ void custom_dealloc(PyObject *object) {
   type->tp_free(object);
   Py_DECREF(type);
 }
-
-PyMemberDef tensor_members[] = {
-    {"_array", T_OBJECT, offsetof(TensorObject, array), 0, "the NumPy array, or None for a traced value"},
-    {nullptr, 0, 0, 0, nullptr}};
-PyType_Slot tensor_slots[] = {{Py_tp_members, tensor_members},
-                              {Py_tp_traverse, reinterpret_cast<void *>(tensor_traverse)},
-                              {Py_tp_clear, reinterpret_cast<void *>(tensor_clear)},
-                              {Py_tp_dealloc, reinterpret_cast<void *>(tensor_dealloc)},
-                              {0, nullptr}};
-PyType_Spec tensor_spec = {"opgraft._core.TensorBase", sizeof(TensorObject), 0,
-                           Py_TPFLAGS_DEFAULT | Py_TPFLAGS_BASETYPE | Py_TPFLAGS_HAVE_GC, tensor_slots};
 
 PyMethodDef custom_methods[] = {{"_bind", custom_bind, METH_VARARGS, "_bind(op, attrs, ask=False)"},
                                 {nullptr, nullptr, 0, nullptr}};

@@ -260,34 +260,6 @@ def test_function_patterns_compare_slices_and_constants():
         assert report.matched == count
 
 
-@pytest.mark.parametrize("written", [-1, 2])
-@pytest.mark.parametrize("spelled", [-1, 2])
-def test_an_axis_may_be_counted_from_either_end(written, spelled):
-    class Net(nn.Cell):
-        def construct(self, x):
-            return ops.softmax(x, written)
-
-    for axis, count in [(spelled, 1), (1, 0), (-2, 0)]:
-        report = rewrite.substitute(
-            Net(),
-            lambda x, axis=axis: ops.softmax(x, axis),
-            lambda x, axis=axis: ops.Custom.from_op("Softmax", axis=axis)(x),
-            prove=(normal(2, 3, 3),),
-        )
-        assert len(report.swapped) == count, str(report)
-
-
-@pytest.mark.parametrize("axis", [-1, 2])
-def test_registered_patterns_take_the_last_axis_either_way(axis):
-    class Net(nn.Cell):
-        def construct(self, x, gamma, beta):
-            d = x - ops.mean(x, axis, True)
-            return d * ops.rsqrt(ops.mean(d * d, axis, True) + 1e-5) * gamma + beta
-
-    given = normal(2, 3, 8), normal(8, seed=1), normal(8, seed=2)
-    assert swapped(rewrite.substitute(Net(), prove=given)) == ["FusedLayerNorm"]
-
-
 def test_a_matmul_pattern_over_ranks_that_differ():
     net, x = nn.Dense(4, 3), normal(2, 5, 4)
     report = rewrite.substitute(
