@@ -108,20 +108,38 @@ def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=Non
         info.attr(name, "required", _kind(value), value=value)
     for row in itertools.islice(_rows(manifest, tensors, n_outputs), _MOST_ROWS):
         info.dtype_format(*row)
-    bprop = _bprop(manifest["backward"], attrs) if manifest["backward"] else None
+    bprop = _bprop(manifest["backward"], attrs, n_inputs, n_outputs) if manifest["backward"] else None
     return ops.Custom(f"{op.path}:{op.name}", out_shape, out_dtype, func_type="aot", bprop=bprop,
                       reg_info=info.target("CPU").get_op_info())  # fmt: skip
 
 
-def _bprop(backward, attrs):
-    """The gradient by another operator, which takes the inputs and the outputs' gradients."""
+def _bprop(backward, attrs, n_inputs, n_outputs):
+    """The gradient by another operator: it takes the inputs and the gradient of every output, and gives that of every
+    input."""
     known = _core.resolve(backward).manifest
-    passed = {k: v for k, v in attrs.items() if k in known["attrs"]}
-    gradient = custom(backward, **passed)
+    gradient = custom(backward, **{k: v for k, v in attrs.items() if k in known["attrs"]})
 
-    def bprop(*args):
-        *inputs, _, dout = args
-        result = gradient(*inputs, *(dout if isinstance(dout, tuple) else (dout,)))
-        return result if isinstance(result, tuple) else (result,)
+    def apply(inputs, dout):
+        result = gradient(*inputs, *dout) if n_outputs > 1 else gradient(*inputs, dout)
+        return result if n_inputs > 1 else (result,)
 
-    return bprop
+    # Graph mode reads a bprop's source and counts its parameters.
+    def one(a, out, dout):
+        return apply((a,), dout)
+
+    def two(a, b, out, dout):
+        return apply((a, b), dout)
+
+    def three(a, b, c, out, dout):
+        return apply((a, b, c), dout)
+
+    def four(a, b, c, d, out, dout):
+        return apply((a, b, c, d), dout)
+
+    def five(a, b, c, d, e, out, dout):
+        return apply((a, b, c, d, e), dout)
+
+    forms = [one, two, three, four, five]
+    if n_inputs > len(forms):
+        raise ValueError(f"{backward}: a gradient takes at most {len(forms)} inputs, got {n_inputs}")
+    return forms[n_inputs - 1]
