@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <iterator>
 
 namespace opgraft::mindir {
 
@@ -138,7 +139,14 @@ Literal DataReader::literal(const AttributeProto &a, int depth) {
     default: return l;  // none, and what opgraft has no use for
   }
   l.kind = Literal::kTuple;
-  for (auto v : a.values) l.items.push_back(literal(parse_attribute(v), depth + 1));
+  for (auto v : a.values) {
+    AttributeProto value = parse_attribute(v);
+    Literal item = literal(value, depth + 1);
+    // MindSpore writes a tuple of numbers as values with a list each, of one number or more.
+    const bool listed = item.kind == Literal::kTuple && value.type != kTuple && value.type != kList;
+    if (listed) std::move(item.items.begin(), item.items.end(), std::back_inserter(l.items));
+    else l.items.push_back(std::move(item));
+  }
   for (int64_t v : a.ints) l.items.push_back(Literal::of(v));
   for (double v : a.floats) l.items.emplace_back(), l.items.back().kind = Literal::kFloat, l.items.back().d = v;
   for (auto v : a.strings) l.items.emplace_back(), l.items.back().kind = Literal::kString, l.items.back().s = v;

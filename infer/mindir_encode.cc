@@ -117,6 +117,21 @@ std::string encode_attribute(const std::string &name, const Tensor &value) {
   return out;
 }
 
+std::string encode_attribute(const std::string &name, const std::vector<std::string> &value) {
+  std::string out;
+  pbf_writer w(out);
+  w.add_string(1, name);
+  w.add_int32(16, kList);
+  for (auto &text : value) {
+    std::string item;
+    pbf_writer i(item);
+    i.add_string(11, text);
+    i.add_int32(16, kString);
+    w.add_message(17, item);
+  }
+  return out;
+}
+
 std::string encode_none(const std::string &name) {
   std::string out;
   pbf_writer w(out);

@@ -35,6 +35,7 @@ std::string encode_value_info(const std::string &name, const TensorType &type, c
                               const std::string &dims);
 std::string encode_attribute(const std::string &name, const AttrValue &value);
 std::string encode_attribute(const std::string &name, const Tensor &value);
+std::string encode_attribute(const std::string &name, const std::vector<std::string> &value);
 std::string encode_none(const std::string &name);
 // The abstract of a node with these outputs, as its attribute `shape`.
 std::string encode_abstract(const std::vector<TensorType> &outputs);

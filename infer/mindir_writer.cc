@@ -152,6 +152,7 @@ class Writer {
       if (!function && !n.spec.empty()) attributes.push_back(encode_attribute("opgraft_spec", n.spec));
       if (n.fallback)
         attributes.push_back(encode_attribute("opgraft_fallback", Writer(*n.fallback, external_).model()));
+      if (!function) inference(n, attributes);
       for (ValueId v : n.inputs) operands.push_back(operand(v, false));
     } else if (n.op == "MakeTuple") {
       attributes.push_back(encode_attribute("opgraft_value", true));
@@ -176,6 +177,35 @@ class Writer {
       add(item, item, primitive("TupleGetItem", {}), {wire, index}, "");
       wire_[n.outputs[i]] = item;
     }
+  }
+
+  // What MindSpore needs to ask the file for shapes and types: of a Custom with Python's inference it knows nothing
+  // after loading.
+  void inference(const Node &n, std::vector<std::string> &attributes) {
+    const Manifest &m = n.impl->manifest;
+    std::vector<std::string> inputs, outputs, attrs;
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
+      inputs.push_back(t.variadic ? fmt::format("{}{}", t.name, i) : t.name);
+    }
+    for (size_t i = 0; i < n.outputs.size(); ++i) {
+      auto &t = m.outputs[std::min(i, m.outputs.size() - 1)];
+      outputs.push_back(t.variadic ? fmt::format("{}{}", t.name, i) : t.name);
+    }
+    for (auto &[key, value] : n.attrs) attrs.push_back(key);
+    if (std::any_of(m.inputs.begin(), m.inputs.end(), [](auto &t) { return t.optional || t.variadic; })) {
+      attributes.push_back(encode_attribute("n_inputs", int64_t(n.inputs.size())));
+      attrs.push_back("n_inputs");
+    }
+    attributes.push_back(encode_attribute("cpp_infer_shape", true));
+    attributes.push_back(encode_attribute("cpp_infer_type", true));
+    attributes.push_back(encode_attribute("multi_output", n.outputs.size() > 1));
+    attributes.push_back(encode_attribute("primitive_target", std::string("CPU")));
+    attributes.push_back(encode_attribute("input_names", inputs));
+    attributes.push_back(
+        encode_attribute("reg_op_name", fmt::format("{}_{}_{}", m.name, n.inputs.size(), n.outputs.size())));
+    attributes.push_back(encode_attribute("output_names", outputs));
+    attributes.push_back(encode_attribute("attr_names", attrs));
   }
 
   void place(const Node &n, const Manifest &m, std::vector<std::string> &operands, std::set<std::string> &placed) {
