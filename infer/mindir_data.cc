@@ -99,6 +99,7 @@ Literal DataReader::literal(const AttributeProto &a, int depth) {
   Literal l;
   switch (a.type) {
     case kBool:
+      if (!a.ints.empty()) break;
       l.kind = Literal::kBool;
       l.i = a.i != 0;
       return l;
@@ -144,6 +145,9 @@ Literal DataReader::literal(const AttributeProto &a, int depth) {
     Literal item = literal(value, depth + 1);
     // MindSpore writes a tuple of numbers as values with a list each, of one number or more.
     const bool listed = item.kind == Literal::kTuple && value.type != kTuple && value.type != kList;
+    // `d` beside one float: the double that our writer rounded.
+    if (listed && item.items.size() == 1 && value.floats.size() == 1 && float(value.d) == float(value.floats[0]))
+      item.items[0].d = value.d;
     if (listed) std::move(item.items.begin(), item.items.end(), std::back_inserter(l.items));
     else l.items.push_back(std::move(item));
   }

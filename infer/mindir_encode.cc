@@ -14,6 +14,9 @@ using protozero::pbf_writer;
 
 namespace {
 
+// An element of a tuple: MindSpore reads those from the repeated fields.
+void fill_element(pbf_writer &a, const AttrValue &value);
+
 void fill(pbf_writer &a, const AttrValue &value) {
   std::visit(
       [&](auto &v) {
@@ -31,12 +34,25 @@ void fill(pbf_writer &a, const AttrValue &value) {
           for (auto &item : v) {
             std::string inner;
             pbf_writer w(inner);
-            fill(w, AttrValue(item));
+            fill_element(w, AttrValue(item));
             a.add_message(17, inner);
           }
         }
       },
       value);
+}
+
+void fill_element(pbf_writer &a, const AttrValue &value) {
+  if (auto i = std::get_if<int64_t>(&value)) {
+    a.add_int64(10, *i);
+    a.add_int32(16, kInt64);
+  } else if (auto d = std::get_if<double>(&value)) {
+    a.add_float(8, float(*d));
+    if (double(float(*d)) != *d && !std::isnan(*d)) a.add_double(4, *d);
+    a.add_int32(16, kFloat);
+  } else {
+    fill(a, value);  // a tuple within the tuple
+  }
 }
 
 std::string outputs_attribute(const TensorType &type, const char *name) {
@@ -113,7 +129,7 @@ std::string encode_attribute(const std::string &name, const Tensor &value) {
   pbf_writer w(out);
   w.add_string(1, name);
   w.add_message(12, encode_tensor(value, "value0", nullptr));
-  w.add_int32(16, kTensor);
+  w.add_int32(16, kTensors);  // MindSpore reads constants in this form only
   return out;
 }
 

@@ -211,7 +211,7 @@ class Reader {
     const bool custom = op == "Custom";
     CustomNode found;
     if (custom) found = find_custom(registry_, attrs, outputs_of(proto));
-    else if (op.find('#') == op.npos) found.impl = registry_.find(found.op = op);
+    else if (op.find('#') == op.npos && (found.impl = registry_.find(op))) found.op = found.impl->name();
     if (!found.impl) fail(fmt::format("no registered operator answers to '{}'", op));
     const Manifest &m = found.impl->manifest;
     const bool function = !found.impl->function.empty();
@@ -248,6 +248,7 @@ class Reader {
       for (auto &a : m.attrs) order.push_back(a.name);
     }
     std::vector<ValueId> in;
+    std::vector<std::pair<size_t, Literal>> numbers;  // by place in `in`
     size_t position = 0;
     for (size_t k = 0; k < operands.size();) {
       if (position >= order.size())
@@ -278,12 +279,27 @@ class Reader {
         for (size_t each : std::vector<size_t>(item.items)) in.push_back(items_.value_of(each));
         ++position;
       } else {
+        if (literal && item.literal.kind != Literal::kTuple) numbers.emplace_back(in.size(), item.literal);
         in.push_back(items_.value_of(operands[k]));
         if (!variadic) ++position;
       }
       ++k;
     }
+    for (auto &[at, number] : numbers) in[at] = as_its_peer(m, in, at, number);
     return in;
+  }
+
+  // A number beside tensors has the dtype of one that op.yaml gives the same type.
+  ValueId as_its_peer(const Manifest &m, const std::vector<ValueId> &in, size_t at, const Literal &number) {
+    auto type_of = [&](size_t i) -> auto & { return m.inputs[std::min(i, m.inputs.size() - 1)].dtype; };
+    for (size_t i = 0; i < in.size(); ++i) {
+      const Value &peer = graph_->value(in[i]);
+      if (i == at || type_of(i) != type_of(at) || peer.kind == Value::kConstant) continue;
+      Tensor t;
+      if (!to_scalar(number, peer.type.dtype, t)) break;
+      return graph_->add_constant(std::move(t));
+    }
+    return in[at];
   }
 
   std::string_view bytes_;

@@ -292,6 +292,21 @@ bool to_attr(const Literal &l, int32_t kind, AttrValue &out) {
   }
 }
 
+bool to_scalar(const Literal &l, int32_t dtype, Tensor &out) {
+  double d;
+  if (!number(l, d)) return false;
+  out = Tensor(dtype, {});
+  switch (dtype) {
+    case OPGRAFT_FLOAT64: *out.data<double>() = d; return true;
+    case OPGRAFT_FLOAT32: *out.data<float>() = float(d); return true;
+    case OPGRAFT_FLOAT16: *out.data<float16>() = float16(float(d)); return true;
+    case OPGRAFT_BFLOAT16: *out.data<bfloat16>() = bfloat16(float(d)); return true;
+    case OPGRAFT_INT32: return l.kind == Literal::kInt && (*out.data<int32_t>() = int32_t(l.i)) == l.i;
+    case OPGRAFT_INT64: return l.kind == Literal::kInt && (*out.data<int64_t>() = l.i, true);
+    default: return false;
+  }
+}
+
 bool to_tensor(const Literal &l, Tensor &out) {
   const Literal *begin = &l;
   size_t n = 1;

@@ -121,6 +121,8 @@ struct Literal {
 
 // The literal as an attribute of this kind (opgraft_attr_kind); false where it does not fit.
 bool to_attr(const Literal &literal, int32_t kind, AttrValue &out);
+// A number as a 0-d tensor; false where it is none, or would lose its fraction.
+bool to_scalar(const Literal &literal, int32_t dtype, Tensor &out);
 // The literal as a tensor: scalars are 0-d (bool, int64, float32), tuples of scalars 1-D.
 bool to_tensor(const Literal &literal, Tensor &out);
 

@@ -29,7 +29,8 @@ class Reader {
     op_.clear();
     if (!doc.IsMap()) fail(doc, "expected a mapping of fields");
     only(doc, {"name", "version", "doc", "inputs", "outputs", "attrs", "dtypes", "inplace", "view", "deterministic",
-               "commutative", "moves_values", "backward", "mindir", "replaces", "align", "layout", "implementation"});
+               "commutative", "moves_values", "backward", "mindir", "names", "replaces", "align", "layout",
+               "implementation"});
     Manifest m;
     m.name = text(doc, "name");
     if (m.name.empty() || m.name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") !=
@@ -81,6 +82,7 @@ class Reader {
         if (m.input_index(n) < 0 && !m.attr(n))
           fail(x, fmt::format("mindir names '{}', which is no input or attribute", n));
     }
+    if (auto n = doc["names"]) m.names = strings(n, "names");
     if (auto r = doc["replaces"]) m.replaces = strings(r, "replaces");
     return m;
   }

@@ -45,6 +45,7 @@ struct Manifest {
   std::string backward;
   // Positional order of a MindIR node's operands: input and attribute names. Default: the inputs.
   std::vector<std::string> mindir;
+  std::vector<std::string> names;  // other primitives of MindSpore that are this operator, operands in the same order
   std::vector<std::string> replaces;
 
   const ManifestAttr *attr(std::string_view name) const;

@@ -111,6 +111,7 @@ std::vector<OpPtr> Registry::load(const fs::path &file) {
     std::const_pointer_cast<Op>(op)->family = family;
     family->add(op);
     ops_.emplace(op->name(), op);
+    for (auto &name : op->manifest.names) other_names_.emplace(name, op->name());
   }
   return files_[key] = std::move(ops);
 }
@@ -139,6 +140,7 @@ OpPtr Registry::find(std::string_view spec) const {
   if (name.size() != spec.size() && !(wanted = parse_wanted(text))) return nullptr;
   if (name.find('#') != name.npos) return find_function(name);
   std::shared_lock lock(mutex_);
+  if (auto other = other_names_.find(name); other != other_names_.end() && !ops_.contains(name)) name = other->second;
   OpPtr best;
   for (auto [i, end] = ops_.equal_range(name); i != end; ++i)
     if ((!wanted || wanted->takes(i->second->version)) && (!best || later(i->second, best))) best = i->second;

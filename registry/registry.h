@@ -94,6 +94,7 @@ class Registry {
  private:
   mutable std::shared_mutex mutex_;
   std::multimap<std::string, OpPtr, std::less<>> ops_;
+  std::map<std::string, std::string, std::less<>> other_names_;  // op.yaml's `names`
   std::vector<std::filesystem::path> whitelist_;
   std::map<std::string, std::vector<OpPtr>> files_;
   std::map<std::string, std::string> pins_;                  // by path

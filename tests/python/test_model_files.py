@@ -2,6 +2,7 @@
 
 import pathlib
 import resource
+import struct
 
 import numpy as np
 import opgraft
@@ -34,6 +35,8 @@ def varint(n):
 
 def field(tag, value):
     """A protobuf field: a number, or text, bytes or a message."""
+    if isinstance(value, float):
+        return varint(tag << 3 | 5) + struct.pack("<f", value)
     if isinstance(value, int):
         return varint(tag << 3) + varint(value)
     value = value.encode() if isinstance(value, str) else value
@@ -59,3 +62,45 @@ def test_a_tuple_that_names_a_long_tuple_many_times_is_refused(tmp_path, numbers
     with pytest.raises(ValueError, match="a tuple of too many elements"):
         opgraft.load(file)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000  # KiB
+
+
+def model(*parts):
+    return field(1, "1.1") + field(5, "2.0") + field(7, field(2, "g") + b"".join(parts)) + field(10, 1)
+
+
+def node(op, name, inputs, *attributes):
+    named = b"".join(field(1, i) for i in inputs) + field(2, name) + field(3, name) + field(4, op)
+    return field(1, named + b"".join(field(5, a) for a in attributes))
+
+
+def constant(name, value):
+    return node("Constant", name, [], field(1, "value") + value)
+
+
+def floats(dims, dtype=1):
+    return b"".join(field(1, d) for d in dims) + field(2, dtype)
+
+
+def test_tuples_of_numbers_as_mindspore_writes_them(tmp_path):
+    one = field(17, field(10, varint(1)) + field(16, 7))  # TUPLE { values { ints: 1 type: INT64 } }
+    both = field(17, field(10, varint(0)) + field(16, 7)) + field(17, field(10, varint(1)) + field(16, 7))
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    for values, axis in [(one, (1,)), (both, (0, 1))]:
+        file = tmp_path / "m.mindir"
+        file.write_bytes(model(
+            field(5, field(1, "x") + field(2, floats([2, 3]))), constant("axis", values + field(16, 20)),
+            constant("keep", field(3, 1) + field(16, 9)), node("ReduceSum", "y", ["x", "axis", "keep"]),
+            field(6, field(1, "y") + field(2, floats([])))))  # fmt: skip
+        got = nn.GraphCell(opgraft.load(file))(Tensor(x)).asnumpy()
+        np.testing.assert_array_equal(got, x.sum(axis, keepdims=True))
+
+
+@pytest.mark.parametrize("number,code", [(1, np.float32), (10, np.float16)])
+def test_a_number_beside_a_tensor_has_its_dtype(tmp_path, number, code):
+    file = tmp_path / "m.mindir"
+    half = constant("half", field(2, 0.5) + field(16, 1))
+    file.write_bytes(model(
+        field(5, field(1, "x") + field(2, floats([3], number))), half, node("Muls", "y", ["x", "half"]),
+        field(6, field(1, "y") + field(2, floats([3], number)))))  # fmt: skip
+    got = nn.GraphCell(opgraft.load(file))(Tensor(np.array([1, 2, -4], code)))
+    assert got.dtype == code and got.asnumpy().tolist() == [0.5, 1, -2]
