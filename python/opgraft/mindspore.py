@@ -9,8 +9,9 @@ from mindspore import ops
 from mindspore.ops import CustomRegOp, DataType
 
 from . import _core
+from .mindspore_graft import Grafted, graft
 
-__all__ = ["custom"]
+__all__ = ["Grafted", "custom", "graft"]
 
 # MindSpore's names of dtypes in reg_info.
 _FORMATS = {"bool": "BOOL", "int8": "I8", "int16": "I16", "int32": "I32", "int64": "I64", "uint8": "U8",

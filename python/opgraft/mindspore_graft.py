@@ -1,0 +1,209 @@
+"""Operators grafted into a Cell of the real MindSpore: by type of cell, or through its exported graph."""
+
+import pathlib
+import tempfile
+import time
+from typing import NamedTuple
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, nn
+
+from . import _core
+from .proof import Report
+from .rewrite import substitute
+from .serialization import load
+
+
+class Grafted(NamedTuple):
+    """A Cell and the Report of what was swapped in it (opgraft.rewrite.Report)."""
+
+    cell: nn.Cell
+    report: Report
+
+
+def graft(cell, cls=None, factory=None, *, prove, only_faster=False):
+    """Puts opgraft's operators into a MindSpore Cell; returns Grafted(cell, report).
+
+    graft(net, nn.GELU, lambda cell: custom("FusedGeLU")): factory's Cell or Custom takes the place of every sub-cell
+    of type cls, in `net` itself, also where it has run in graph mode before: give the outermost Cell.
+    graft(net): the whole graph is exported, all patterns of the registered operators are applied, and the Cell
+    returned runs the result; dimensions that net.set_inputs left open stay open. `net` stays as it is.
+
+    prove: inputs of the model, a tuple of arrays or Tensors, or a list of such tuples. A swap stays only where the
+    results agree, of the part and of the model, and with only_faster only if at least 5 % faster.
+    """
+    if not isinstance(cell, nn.Cell):
+        raise TypeError(f"graft: cell must be a mindspore.nn.Cell, got {type(cell).__name__}")
+    if (cls is None) != (factory is None):
+        raise ValueError("graft: cls and factory go together")
+    sets = _sets(prove)
+    if cls is None:
+        return _whole(cell, sets, only_faster)
+    return Grafted(cell, _by_type(cell, cls, factory, sets, only_faster))
+
+
+def _sets(prove):
+    sets = prove if isinstance(prove, list) else [prove]
+    sets = [s if isinstance(s, tuple) else (s,) for s in sets]
+    if not sets or not all(sets):
+        raise ValueError("graft: prove must be inputs of the model, got none")
+    return [tuple(x if isinstance(x, Tensor) else Tensor(np.asarray(x)) for x in s) for s in sets]
+
+
+def _arrays(value):
+    """NumPy arrays of what a Cell returns."""
+    if isinstance(value, (tuple, list)):
+        return [a for v in value for a in _arrays(v)]
+    return [value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)]
+
+
+def _difference(got, want):
+    """(why they differ or None, max, mean)"""
+    worst = mean = 0.0
+    if len(got) != len(want):
+        return f"{len(got)} results instead of {len(want)}", worst, mean
+    for a, b in zip(got, want):
+        agrees, largest, average, why = _core.compare(np.ascontiguousarray(a), np.ascontiguousarray(b))
+        worst, mean = max(worst, largest), max(mean, average)
+        if not agrees:
+            return why, worst, mean
+    return None, worst, mean
+
+
+def _race(old, new, runs=7):
+    """Best milliseconds of two functions, in turns; their results are waited for."""
+    best = [float("inf")] * 2
+    for _ in range(runs):
+        for k, f in enumerate((old, new)):
+            begin = time.perf_counter()
+            _arrays(f())
+            best[k] = min(best[k], 1e3 * (time.perf_counter() - begin))
+    return best
+
+
+class _Call(nn.Cell):
+    """A primitive as a Cell."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def construct(self, *args):
+        return self.function(*args)
+
+
+def _recorded(net, cells, sets):
+    """(outputs of the model, for every cell the inputs and outputs of its first call in each set), run eagerly."""
+    calls, mode = {id(c): [] for c in cells}, ms.get_context("mode")
+    heard, handles = {}, []
+    for c in cells:
+        handles.append(c.register_forward_hook(lambda c, i, o: heard.setdefault(id(c), (i, o)) and None))
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        outputs = []
+        for inputs in sets:
+            heard.clear()
+            outputs.append(_arrays(net(*inputs)))
+            for key, call in heard.items():
+                calls[key].append(call)
+    finally:
+        ms.set_context(mode=mode)
+        for handle in handles:
+            handle.remove()
+    return outputs, [calls[id(c)] for c in cells]
+
+
+def _put(parent, name, cell):
+    if isinstance(parent, (nn.SequentialCell, nn.CellList)):
+        parent[list(parent._cells).index(name)] = cell
+    else:
+        setattr(parent, name, cell)
+
+
+def _outdate(net):
+    """What graph mode has compiled is known by these; otherwise it would run again, without the swap."""
+    for _, cell in net.cells_and_names():
+        object.__setattr__(cell, "_create_time", time.time_ns())
+        cell.compile_cache.clear()
+
+
+def _tried(cell, new, calls, only_faster):
+    """(figures of the swap, why it is not to be) on the calls that the cell has had, run eagerly."""
+    given, mode = calls[0][0], ms.get_context("mode")
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    try:
+        found = [_difference(_arrays(new(*inputs)), _arrays(out)) for inputs, out in calls]
+        for why, _, _ in found:
+            if why:
+                return None, f"the results differ: {why}"
+        before, after = _race(lambda: cell(*given), lambda: new(*given))
+    except Exception as e:
+        return None, str(e).strip().splitlines()[0] if str(e).strip() else repr(e)
+    finally:
+        ms.set_context(mode=mode)
+    if only_faster and after * 1.05 > before:
+        return None, f"not 5 % faster: {before:.4f} ms before, {after:.4f} ms after"
+    return {"max_abs": max(f[1] for f in found), "mean_abs": max(f[2] for f in found), "ms_before": before,
+            "ms_after": after}, None  # fmt: skip
+
+
+def _by_type(net, cls, factory, sets, only_faster):
+    report, places = Report(), []
+    for prefix, parent in net.cells_and_names():
+        for name, cell in parent._cells.items():
+            if isinstance(cell, cls):
+                places.append((parent, name, cell, f"{prefix}.{name}" if prefix else name))
+    report.matched = len(places)
+    if not places:
+        return report
+    wanted, calls = _recorded(net, [p[2] for p in places], sets)
+    taken = []
+    for (parent, name, cell, path), heard in zip(places, calls):
+        new = factory(cell)
+        new = new if isinstance(new, nn.Cell) else _Call(new)
+        row = {"op": type(cell).__name__, "node": path}
+        if not heard:
+            report.left.append(row | {"why": "the proof's inputs do not reach it"})
+            continue
+        figures, why = _tried(cell, new, heard, only_faster)
+        if why:
+            report.left.append(row | {"why": why})
+            continue
+        taken.append((parent, name, cell, new))
+        report.swapped.append(row | figures)
+    for parent, name, _, new in taken:
+        _put(parent, name, new)
+    _outdate(net)
+    if taken:
+        why = next((w for s, o in zip(sets, wanted) if (w := _difference(_arrays(net(*s)), o)[0])), None)
+        if why:
+            for parent, name, cell, _ in taken:
+                _put(parent, name, cell)
+            _outdate(net)
+            report.left += [{k: s[k] for k in ("op", "node")} | {"why": f"the model's results differ: {why}"}
+                            for s in report.swapped]  # fmt: skip
+            report.swapped = []
+    return report
+
+
+def _whole(net, sets, only_faster):
+    declared = net.get_inputs()
+    given = declared if declared else sets[0]
+    wanted = [_arrays(net(*s)) for s in sets]
+    with tempfile.TemporaryDirectory() as folder:
+        plain, grafted = (pathlib.Path(folder) / f"{n}.mindir" for n in ("plain", "grafted"))
+        ms.export(net, *given, file_name=str(plain), file_format="MINDIR")
+        graph = load(plain)
+        report = substitute(graph, prove=[tuple(x.asnumpy() for x in s) for s in sets], only_faster=only_faster)
+        if not report.swapped:
+            return Grafted(net, report)
+        _core.write_mindir(graph, str(grafted))
+        cell = nn.GraphCell(ms.load(str(grafted)))
+        why = next((w for s, o in zip(sets, wanted) if (w := _difference(_arrays(cell(*s)), o)[0])), None)
+    if why:
+        report.left += [{k: s[k] for k in ("op", "node")} | {"why": f"MindSpore's results differ: {why}"}
+                        for s in report.swapped]  # fmt: skip
+        report.swapped = []
+        return Grafted(net, report)
+    return Grafted(cell, report)
