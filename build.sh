@@ -246,6 +246,12 @@ cmd_bench() {
   "$PY" bench/open_model.py --out "$BUILD/bench/open.json" ${quick:+--layers 2}
   "$PY" bench/call_overhead.py --out "$BUILD/bench/call.json"
   "$PY" bench/gate.py --small --out "$BUILD/bench/small.json"
+  if [ -e .venv-mindspore/.requirements.sha256 ]; then
+    (mkdir -p "$BUILD/mindspore" && cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" GLOG_v=3 \
+      "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$BUILD/bench/mindspore.json" ${quick:+--rounds 5})
+  else
+    echo "skipped: mindspore_calls.py needs MindSpore (./build.sh test --all installs it)"
+  fi
   if [ ! -e bench/minilm_vs_torch.py ]; then
     echo "skipped: no bench/minilm_vs_torch.py"
   elif "$PY" -c 'import torch' 2>/dev/null; then

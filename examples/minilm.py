@@ -10,6 +10,7 @@ import json
 import pathlib
 import statistics
 import subprocess
+import sys
 import time
 import zipfile
 
@@ -210,6 +211,7 @@ def main():
     for name, array in inputs.items():
         np.save(work / f"{name}.npy", array)
         command += ["--input", f"{name}={work / name}.npy"]
+    sys.stdout.flush()  # before the program's own lines
     subprocess.run(command, check=True)
     result["cosines"]["file"] = cosines(np.load(work / "output.npy"))
 

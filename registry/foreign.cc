@@ -13,7 +13,6 @@
 #include "registry/library.h"
 
 namespace opgraft {
-namespace {
 
 // By the names that the file imports and exports; those of the old string are spelled Ss. A file may have neither,
 // where all was inlined.
@@ -30,6 +29,8 @@ StringAbi string_abi(const std::filesystem::path &file) {
   for (auto &s : elf.exports()) look(s.name);
   return old_names == new_names ? StringAbi::kEither : old_names ? StringAbi::kOld : StringAbi::kNew;
 }
+
+namespace {
 
 // A std::string argument under either libstdc++ ABI; in both the first word points at the characters.
 struct Name {

@@ -18,6 +18,8 @@ struct FileId;
 
 // The std::string that a file was built with.
 enum class StringAbi { kOld, kNew, kEither };
+// As its symbols tell, which advise only: short strings are built inline.
+StringAbi string_abi(const std::filesystem::path &file);
 
 // MindSpore's AotExtra as the operator sees it: the first 40 bytes are its layout. One per kernel:
 // it holds the attributes, and what Init left there.

@@ -329,13 +329,14 @@ std::shared_ptr<const Library> Library::open(const fs::path &file, const Directo
 }
 
 std::shared_ptr<const Library> Library::open_foreign(const fs::path &file, const Directories &whitelist,
-                                                     const std::string &function, const std::string &sha256) {
+                                                     const std::string &function, const std::string &sha256,
+                                                     std::vector<Check> *report) {
   Loading l;
   l.path = file;
   l.pinned = sha256;
   l.whitelist = whitelist;
   l.function = function;
-  return run(l, kForeign, nullptr);
+  return run(l, kForeign, report);
 }
 
 Library::~Library() {

@@ -37,7 +37,8 @@ class Library {
                                              std::vector<Check> *report = nullptr, const std::string &sha256 = {});
   // The same for a file made for MindSpore, which has no note and no descriptor but exports `function`.
   static std::shared_ptr<const Library> open_foreign(const std::filesystem::path &file, const Directories &whitelist,
-                                                     const std::string &function, const std::string &sha256 = {});
+                                                     const std::string &function, const std::string &sha256 = {},
+                                                     std::vector<Check> *report = nullptr);
   ~Library();
   Library(const Library &) = delete;
 

@@ -80,7 +80,7 @@ def _ls(args):
 
 
 def _doctor(args):
-    checks = _core.examine(args.file)
+    checks = (_core.examine_for_mindspore if args.host == "mindspore" else _core.examine)(args.file)
     accepted = all(ok for _, ok, _ in checks)
     if args.json:
         _print_json({"file": args.file, "accepted": accepted,
@@ -298,6 +298,8 @@ def _parser():
         "run every loading check on a shared object and check its patterns; exit code 1 when one fails",
     )
     p.add_argument("file")
+    p.add_argument("--host", choices=["opgraft", "mindspore"], default="opgraft",
+                   help="mindspore: whether MindSpore would load it, crash on it or refuse it")  # fmt: skip
     p.add_argument("--json", action="store_true")
     p = command(
         "optimize",

@@ -9,6 +9,7 @@
 #include "infer/passes/passes.h"
 #include "infer/session.h"
 #include "registry/functions.h"
+#include "registry/mindspore_host.h"
 
 namespace opgraft::python {
 namespace {
@@ -152,6 +153,14 @@ void bind_registry(py::module_ &m) {
         return out;
       },
       py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal, and then of `replaces:`");
+  m.def(
+      "examine_for_mindspore",
+      [](const std::string &file) {
+        std::vector<std::tuple<std::string, bool, std::string>> out;
+        for (auto &c : examine_for_mindspore(file)) out.emplace_back(c.step, c.ok, c.detail);
+        return out;
+      },
+      py::arg("file"), "(step, ok, detail) of what MindSpore would make of the file");
   m.def("set_threads", &opgraft_set_threads, py::arg("n"));
   m.def(
       "run_op",

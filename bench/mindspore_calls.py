@@ -1,0 +1,108 @@
+"""Cost of a call on 4 elements: the same .so in MindSpore and in opgraft, in one process, in turns.
+
+Run in an environment with MindSpore and opgraft: `./build.sh bench` does, where .venv-mindspore is.
+A chain is 100 Custom nodes, each on the result of the one before; its figure is of one node.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import subprocess
+import tempfile
+import time
+
+import mindspore as ms
+import numpy as np
+import opgraft
+
+SOURCE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "custom_ops" / "add.cc"
+NODES = 100
+# At most this share of MindSpore's time.
+TARGETS = {"opgraft eager / MindSpore PyNative": 1 / 50, "opgraft session / MindSpore graph": 1 / 50}
+
+
+def best(programs, rounds):
+    """Least seconds of one call of each program: a round calls every one, as often as it takes 2 ms, after a first."""
+    seconds = {name: float("inf") for name in programs}
+    for _ in range(rounds):
+        for name, run in programs.items():
+            run()
+            begin = time.perf_counter()
+            calls = 0
+            while (spent := time.perf_counter() - begin) < 2e-3:
+                run()
+                calls += 1
+            seconds[name] = min(seconds[name], spent / calls)
+    return seconds
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=30)
+    parser.add_argument("--out", type=pathlib.Path, help="write the figures as JSON")
+    args = parser.parse_args()
+    folder = tempfile.mkdtemp()
+    so = os.path.join(folder, "add.so")
+    subprocess.run(["g++", "-O2", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", str(SOURCE), "-o", so], check=True)
+    ms.set_device("CPU")
+    a, b = np.arange(4, dtype=np.float32), np.ones(4, np.float32)
+    theirs = ms.ops.Custom(f"{so}:CustomAdd", lambda x, y: x, lambda x, y: x, "aot")
+    ours = opgraft.ops.Custom(f"{so}:CustomAdd", lambda x, y: x, lambda x, y: x)
+
+    class MindSporeChain(ms.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.add = theirs
+
+        def construct(self, x, y):
+            for _ in range(NODES):
+                x = self.add(x, y)
+            return x
+
+    class Chain(opgraft.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.add = ours
+
+        def construct(self, x, y):
+            for _ in range(NODES):
+                x = self.add(x, y)
+            return x
+
+    ta, tb = ms.Tensor(a), ms.Tensor(b)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    their_chain, our_chain = MindSporeChain(), Chain()
+    want = a + NODES * b
+    session = our_chain.session(a, b)
+    eager = {"MindSpore PyNative": lambda: theirs(ta, tb).asnumpy(), "opgraft eager": lambda: ours(a, b),
+             "NumPy": lambda: np.add(a, b)}  # fmt: skip
+    chains = {
+        "MindSpore graph": lambda: their_chain(ta, tb).asnumpy(),
+        "opgraft session": lambda: session.run([a, b])[0],
+    }
+    for name, run in chains.items():
+        if not np.array_equal(run(), want):
+            raise SystemExit(f"{name} is wrong; no time counts")
+    seconds = {name: s / NODES for name, s in best(chains, args.rounds).items()}
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    for name, run in eager.items():
+        if not np.array_equal(run(), a + b):
+            raise SystemExit(f"{name} is wrong; no time counts")
+    seconds |= best(eager, args.rounds)
+    print(f"{'a call on 4 elements':24} {'µs':>9}")
+    for name, s in seconds.items():
+        print(f"{name:24} {1e6 * s:9.3f}")
+    ratios = {}
+    for name, wanted in TARGETS.items():
+        one, other = name.split(" / ")
+        ratios[name] = seconds[one] / seconds[other]
+        verdict = "reached" if ratios[name] <= wanted else "NOT reached"
+        print(f"{name}: 1/{1 / ratios[name]:.0f} (at most 1/{1 / wanted:.0f}) {verdict}")
+    if args.out:
+        args.out.write_text(json.dumps({"seconds": seconds, "ratios": ratios}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
