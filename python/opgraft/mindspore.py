@@ -22,18 +22,17 @@ _KINDS = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
 def _kind(value):
-    """reg_info's type of an attribute's value."""
+    """reg_info's type of an attribute's value; lists of lists have none of their own."""
     if isinstance(value, (list, tuple)):
         inner = {_kind(v) for v in value} or {"int"}
         if inner == {"int", "float"}:
             inner = {"float"}
-        if len(inner) != 1 or not inner <= {"int", "float", "listInt", "listFloat"}:
-            raise TypeError(f"an attribute must be a number, a str, or a list of numbers, got {value!r}")
-        (one,) = inner
-        return {"int": "listInt", "float": "listFloat", "listInt": "listListInt", "listFloat": "listListFloat"}[one]
-    if type(value) not in _KINDS:
-        raise TypeError(f"an attribute must be a number, a str, or a list of numbers, got {value!r}")
-    return _KINDS[type(value)]
+        if len(inner) == 1 and inner <= {"int", "float", "listInt", "listFloat"}:
+            (one,) = inner
+            return {"int": "listInt", "float": "listFloat"}.get(one, "all")
+    elif type(value) in _KINDS:
+        return _KINDS[type(value)]
+    raise TypeError(f"an attribute must be a number, a str, or a list of numbers, got {value!r}")
 
 
 def _typed(declared, value):
