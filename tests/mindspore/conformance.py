@@ -15,7 +15,6 @@ import mindspore as ms
 import opgraft
 from test_rows import HERE, ROWS, Host, same
 
-
 TITLE = """# MindSpore's AOT contract, row by row
 
 Written by `tests/mindspore/conformance.py`; `tests/mindspore/test_rows.py` has the rows. Each runs the same lines with

@@ -37,3 +37,51 @@ def test_there_and_back(name, tmp_path):
     back = ms.nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
     for size in sizes:
         close(back(*[Tensor(a) for a in inputs(*size)]).asnumpy(), want[size])
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16], ids=["float16", "bfloat16"])
+def test_half_weights(dtype, tmp_path):
+    """MindSpore 2.10 has no bfloat16 MatMul on CPU: there the float32 model is what opgraft is compared with."""
+    make, inputs, _, (size,) = MODELS["mlp"]
+    net = make()
+    x = inputs(*size)[0]
+    given, tolerance = Tensor(x, dtype), 1e-2 if dtype == ms.float16 else 4e-2
+    want = net(Tensor(x)).asnumpy()
+    net.to_float(dtype)
+    for p in net.get_parameters():
+        p.set_dtype(dtype)
+    if dtype == ms.float16:
+        want = net(given).asnumpy().astype(np.float32)
+    ms.export(net, given, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    ours = opgraft.Tensor(x.astype(opgraft.float16 if dtype == ms.float16 else opgraft.bfloat16))
+    close(nn.GraphCell(graph)(ours).asnumpy().astype(np.float32), want, tolerance)
+    report = rewrite.substitute(graph, prove=(ours,))
+    assert report.swapped, str(report)
+    close(nn.GraphCell(graph)(ours).asnumpy().astype(np.float32), want, tolerance)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    back = ms.nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
+    if dtype == ms.float16:
+        close(back(given).asnumpy().astype(np.float32), want, tolerance)
+
+
+def test_an_encrypted_model_is_refused(tmp_path):
+    make, inputs, _, (size,) = MODELS["mlp"]
+    ms.export(make(), *[Tensor(a) for a in inputs(*size)], file_name=str(tmp_path / "net"), file_format="MINDIR",
+              enc_key=b"0123456789ABCDEF", enc_mode="AES-GCM")  # fmt: skip
+    (file,) = tmp_path.glob("*.mindir")
+    with pytest.raises(ValueError, match=r"the file is encrypted \(AES-GCM\); opgraft reads plain MindIR only"):
+        opgraft.load(file)
+
+
+class Branches(ms.nn.Cell):
+    def construct(self, x):
+        if x.sum() > 0:
+            return x * 2
+        return x + 1
+
+
+def test_control_flow_is_refused(tmp_path):
+    ms.export(Branches(), Tensor(np.ones(3, np.float32)), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    with pytest.raises(ValueError, match="opgraft reads one graph, without calls|no registered operator answers"):
+        opgraft.load(tmp_path / "net.mindir")
