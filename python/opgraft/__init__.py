@@ -2,7 +2,7 @@
 
 from . import _core
 from ._core import __version__, examine
-from .context import GRAPH_MODE, PYNATIVE_MODE, get_context, set_context
+from .context import GRAPH_MODE, PYNATIVE_MODE, get_context, set_context, set_device
 from .dtype import (  # noqa: F401
     bfloat16,
     bool_,
@@ -31,4 +31,4 @@ set_whitelist = _core.set_whitelist
 pin = _core.pin
 __all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Parameter", "Tensor", "__version__", "dim", "examine", "export",
            "from_dlpack", "get_context", "jit", "load", "load_checkpoint", "load_op", "load_param_into_net",
-           "nn", "ops", "pin", "rewrite", "save_checkpoint", "set_context", "set_whitelist"]  # fmt: skip
+           "nn", "ops", "pin", "rewrite", "save_checkpoint", "set_context", "set_device", "set_whitelist"]  # fmt: skip

@@ -31,9 +31,16 @@ def read_numpy(what, file):
     return arrays[None] if None in arrays else arrays
 
 
-def load_checkpoint(file_name) -> dict:
-    """Parameters by name from a .safetensors or .npz file."""
+def _check_format(what, path, given):
+    """MindSpore's `format`, where it is given, must say what the name says."""
+    if given is not None and path.suffix != f".{given}":
+        raise ValueError(f"{what}: format must be {path.suffix[1:]!r} as the name of {path} says, got {given!r}")
+
+
+def load_checkpoint(file_name, net=None, *, format=None) -> dict:
+    """Parameters by name from a .safetensors or .npz file; put into the Cell `net` where one is given."""
     path = pathlib.Path(file_name)
+    _check_format("load_checkpoint", path, format)
     if path.suffix == ".safetensors":
         if not path.is_file():
             raise FileNotFoundError(f"load_checkpoint: {path}: no such file")
@@ -50,11 +57,15 @@ def load_checkpoint(file_name) -> dict:
             raise ValueError(f"load_checkpoint: {path} must hold arrays by name, got one array")
     else:
         raise ValueError(f"load_checkpoint: {path} must end in .safetensors or .npz")
-    return {k: Parameter(v, k) for k, v in arrays.items()}
+    parameters = {k: Parameter(v, k) for k, v in arrays.items()}
+    if net is not None:
+        load_param_into_net(net, parameters)
+    return parameters
 
 
-def save_checkpoint(net, file_name):
+def save_checkpoint(net, file_name, *, format=None):
     """Writes a Cell's parameters, or a dict of arrays, to .safetensors or .npz."""
+    _check_format("save_checkpoint", pathlib.Path(file_name), format)
     values = net if isinstance(net, dict) else net.parameters_dict()
     arrays = {k: np.asarray(v.asnumpy() if isinstance(v, Tensor) else v, order="C") for k, v in values.items()}
     suffix = pathlib.Path(file_name).suffix

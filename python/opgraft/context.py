@@ -33,3 +33,11 @@ def get_context(key):
 
 def graph_mode() -> bool:
     return _state["mode"] == GRAPH_MODE
+
+
+def set_device(device_target, device_id=None):
+    """MindSpore's choice of a device: here there is the CPU."""
+    if device_target != "CPU":
+        raise ValueError(f"set_device: device_target must be 'CPU', got {device_target!r}")
+    if device_id not in (None, 0):
+        raise ValueError(f"set_device: device_id must be 0, got {device_id!r}")
