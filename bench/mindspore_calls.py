@@ -50,30 +50,23 @@ def main():
     theirs = ms.ops.Custom(f"{so}:CustomAdd", lambda x, y: x, lambda x, y: x, "aot")
     ours = opgraft.ops.Custom(f"{so}:CustomAdd", lambda x, y: x, lambda x, y: x)
 
-    class MindSporeChain(ms.nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.add = theirs
+    def chain(base, custom):
+        class Chain(base):
+            def __init__(self):
+                super().__init__()
+                self.add = custom
 
-        def construct(self, x, y):
-            for _ in range(NODES):
-                x = self.add(x, y)
-            return x
+            def construct(self, x, y):
+                for _ in range(NODES):
+                    x = self.add(x, y)
+                return x
 
-    class Chain(opgraft.nn.Cell):
-        def __init__(self):
-            super().__init__()
-            self.add = ours
-
-        def construct(self, x, y):
-            for _ in range(NODES):
-                x = self.add(x, y)
-            return x
+        return Chain()
 
     ta, tb = ms.Tensor(a), ms.Tensor(b)
     ms.set_context(mode=ms.GRAPH_MODE)
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    their_chain, our_chain = MindSporeChain(), Chain()
+    their_chain, our_chain = chain(ms.nn.Cell, theirs), chain(opgraft.nn.Cell, ours)
     want = a + NODES * b
     session = our_chain.session(a, b)
     eager = {"MindSpore PyNative": lambda: theirs(ta, tb).asnumpy(), "opgraft eager": lambda: ours(a, b),

@@ -5,7 +5,6 @@ cd build/mindspore && PYTHONPATH=../python ../../.venv-mindspore/bin/python ../.
 """
 
 import pathlib
-import subprocess
 import sys
 import tempfile
 
@@ -13,7 +12,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import conftest  # noqa: F401  sets MindSpore's device
 import mindspore as ms
 import opgraft
-from test_rows import HERE, ROWS, Host, same
+from helpers import compile_kernels
+from test_rows import ROWS, Host, same
 
 TITLE = """# MindSpore's AOT contract, row by row
 
@@ -23,12 +23,8 @@ MindSpore and with opgraft imported, eagerly and in a graph, and compares result
 
 
 def main():
-    include = pathlib.Path(opgraft.__file__).resolve().parents[2] / "include" / "opgraft"
-    folder, files = pathlib.Path(tempfile.mkdtemp()), {}
-    for abi in (0, 1):
-        files[abi] = str(folder / f"kernels{abi}.so")
-        flags = ["-O2", "-std=c++17", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{include}"]
-        subprocess.run(["g++", *flags, str(HERE / "kernels.cc"), "-o", files[abi]], check=True)
+    folder = tempfile.mkdtemp()
+    files = {abi: compile_kernels(folder, abi) for abi in (0, 1)}
     rows = []
     for name, row in ROWS.items():
         want, found = row(Host(ms, 0), files[0]), []

@@ -4,15 +4,12 @@ import mindspore as ms
 import numpy as np
 import opgraft.mindspore
 import pytest
+from helpers import close
 from mindspore import Tensor, nn
 from models import MODELS, Mlp, normal
 from opgraft.mindspore import custom, graft
 
 MODES = pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
-
-
-def close(got, want, rtol=1e-5):
-    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * np.abs(want).max())
 
 
 def gelu(cell):

@@ -4,13 +4,10 @@ import mindspore as ms
 import numpy as np
 import opgraft
 import pytest
+from helpers import close
 from mindspore import Tensor
 from models import MODELS
 from opgraft import _core, nn, rewrite
-
-
-def close(got, want, rtol=1e-5):
-    np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * np.abs(want).max())
 
 
 @pytest.fixture(autouse=True)
@@ -45,7 +42,7 @@ def test_half_weights(dtype, tmp_path):
     make, inputs, _, (size,) = MODELS["mlp"]
     net = make()
     x = inputs(*size)[0]
-    given, tolerance = Tensor(x, dtype), 1e-2 if dtype == ms.float16 else 4e-2
+    given, tolerance = Tensor(x, dtype), 1e-2
     want = net(Tensor(x)).asnumpy()
     net.to_float(dtype)
     for p in net.get_parameters():

@@ -5,7 +5,6 @@ The file is built with the old std::string, as MindSpore needs it, and again wit
 
 import os
 import pathlib
-import subprocess
 import threading
 
 import mindspore as ms
@@ -13,8 +12,7 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-
-HERE = pathlib.Path(__file__).resolve().parent
+from helpers import HERE, compile_kernels
 
 
 class Host:
@@ -48,13 +46,7 @@ class Host:
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("kernels")
-    include = pathlib.Path(opgraft.__file__).resolve().parents[2] / "include" / "opgraft"
-    made = {}
-    for abi in (0, 1):
-        made[abi] = str(folder / f"kernels{abi}.so")
-        flags = ["-O2", "-std=c++17", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{include}"]
-        subprocess.run(["g++", *flags, str(HERE / "kernels.cc"), "-o", made[abi]], check=True)
-    return made
+    return {abi: compile_kernels(folder, abi) for abi in (0, 1)}
 
 
 def numpy_of(value):

@@ -8,8 +8,8 @@ import sys
 
 import opgraft
 import pytest
+from helpers import HERE, compile_kernels
 
-HERE = pathlib.Path(__file__).resolve().parent
 PACKAGE = str(pathlib.Path(opgraft.__file__).absolute().parents[1])
 SCRIPTS = sorted((HERE / "scripts").glob("*.py"))
 NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)")
@@ -22,11 +22,7 @@ runpy.run_path(sys.argv[1], run_name="__main__")
 
 @pytest.fixture(scope="module")
 def kernels(tmp_path_factory):
-    include = pathlib.Path(opgraft.__file__).resolve().parents[2] / "include" / "opgraft"
-    so = str(tmp_path_factory.mktemp("kernels") / "kernels.so")
-    flags = ["-O2", "-std=c++17", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=0", f"-I{include}"]
-    subprocess.run(["g++", *flags, str(HERE / "kernels.cc"), "-o", so], check=True)
-    return so
+    return compile_kernels(tmp_path_factory.mktemp("kernels"))
 
 
 def printed(command, kernels, folder):
