@@ -1,12 +1,15 @@
 #include "registry/dependencies.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <glob.h>
 #include <link.h>
 
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <set>
 #include <string>
 #include <vector>
@@ -71,22 +74,98 @@ const Paths &system_directories() {
   return dirs;
 }
 
-}  // namespace
+struct Close {
+  void operator()(void *handle) const { ::dlclose(handle); }
+};
+using Handle = std::unique_ptr<void, Close>;
 
-bool find_dependency(std::string_view name, const Elf &elf, const fs::path &user) {
+// Opens nothing: a handle of what is loaded already, or null.
+Handle loaded(const std::string &name) { return Handle(::dlopen(name.c_str(), RTLD_LAZY | RTLD_NOLOAD)); }
+
+// A library that is not loaded, read as a file.
+struct File {
+  fs::path path;
+  std::vector<char> bytes;
+  std::optional<Elf> elf;
+  std::set<std::string_view> exports;
+};
+
+std::unique_ptr<File> read(const fs::path &path) {
   std::error_code ignored;
-  auto origin = user.parent_path();
-  if (name.find('/') != name.npos) return fs::exists(expand(std::string(name), origin), ignored);
-  if (void *loaded = ::dlopen(std::string(name).c_str(), RTLD_LAZY | RTLD_NOLOAD)) {
-    ::dlclose(loaded);
-    return true;
+  if (!fs::is_regular_file(path, ignored)) return nullptr;
+  auto file = std::make_unique<File>();
+  std::ifstream in(file->path = path, std::ios::binary);
+  file->bytes.assign(std::istreambuf_iterator<char>(in), {});
+  try {
+    file->elf.emplace(file->bytes);
+  } catch (const ElfError &) {
+    return nullptr;  // another machine's: the linker looks further
   }
+  for (auto &s : file->elf->exports()) file->exports.insert(s.name);
+  return file;
+}
+
+std::unique_ptr<File> find(std::string_view name, const Elf &elf, const fs::path &origin) {
+  if (name.find('/') != name.npos) return read(expand(std::string(name), origin));
   auto *environment = std::getenv("LD_LIBRARY_PATH");
   for (auto &dirs : {split(elf.runpath.empty() ? elf.rpath : elf.runpath, origin),
                      split(environment ? environment : "", origin), system_directories()})
     for (auto &d : dirs)
-      if (fs::exists(d / name, ignored)) return true;
-  return false;
+      if (auto file = read(d / name)) return file;
+  return nullptr;
+}
+
+// All that a file and what it needs may bind to.
+class Scope {
+ public:
+  Scope() { handles_.emplace_back(::dlopen(nullptr, RTLD_LAZY)); }  // the program, and what is loaded for all
+
+  // The first needed library that is not there, with who needs it.
+  std::optional<std::string> add(const Elf &elf, const fs::path &user) {
+    for (auto name : elf.needed) {
+      if (!seen_.emplace(name).second) continue;
+      auto text = name.find('/') == name.npos ? std::string(name) : expand(std::string(name), user.parent_path());
+      if (auto handle = loaded(text)) {
+        handles_.push_back(std::move(handle));
+        continue;
+      }
+      auto file = find(name, elf, user.parent_path());
+      if (!file) return fmt::format("needs the library {}, which is not found", name);
+      files_.push_back(std::move(file));
+      auto &added = *files_.back();
+      if (auto cause = add(*added.elf, added.path)) return fmt::format("{} {}", name, *cause);
+    }
+    return std::nullopt;
+  }
+
+  bool defines(const Elf::Import &wanted) const {
+    const std::string name(wanted.name), version(wanted.version);
+    for (auto &handle : handles_)
+      if (version.empty() ? ::dlsym(handle.get(), name.c_str()) : ::dlvsym(handle.get(), name.c_str(), version.c_str()))
+        return true;
+    return std::any_of(files_.begin(), files_.end(), [&](auto &file) {
+      auto &versions = file->elf->versions;
+      bool right = version.empty() || versions.empty() || std::count(versions.begin(), versions.end(), version);
+      return right && file->exports.contains(wanted.name);
+    });
+  }
+
+ private:
+  std::set<std::string, std::less<>> seen_;
+  std::vector<Handle> handles_;
+  std::vector<std::unique_ptr<File>> files_;
+};
+
+}  // namespace
+
+std::optional<std::string> unmet_dependency(const Elf &elf, const fs::path &user) {
+  Scope scope;
+  if (auto cause = scope.add(elf, user)) return cause;
+  for (auto &wanted : elf.undefined)
+    if (!wanted.weak && !scope.defines(wanted))
+      return fmt::format("undefined symbol: {}{}{}, in none of the libraries it needs ({})", wanted.name,
+                         wanted.version.empty() ? "" : "@", wanted.version, fmt::join(elf.needed, ", "));
+  return std::nullopt;
 }
 
 }  // namespace opgraft

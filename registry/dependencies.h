@@ -1,16 +1,17 @@
-// Where the dynamic linker would find a needed library; asked before dlopen so that what is missing
-// can be named.
+// What a file needs of others, asked before dlopen so that what is missing can be named and no code has run.
 #pragma once
 
 #include <filesystem>
-#include <string_view>
+#include <optional>
+#include <string>
 
 #include "registry/elf.h"
 
 namespace opgraft {
 
-// True if `name` (an entry of elf.needed) is loaded in this process or lies where the dynamic linker
-// looks for it on behalf of the file at `user`.
-bool find_dependency(std::string_view name, const Elf &elf, const std::filesystem::path &user);
+// Why the dynamic linker would refuse the file at `user`: a needed library (of it or of one that it needs) is neither
+// loaded nor where the linker looks, or a symbol is defined neither there nor in this process. Null: nothing is
+// missing.
+std::optional<std::string> unmet_dependency(const Elf &elf, const std::filesystem::path &user);
 
 }  // namespace opgraft

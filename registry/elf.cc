@@ -5,19 +5,21 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
-#include <map>
 
 namespace opgraft {
 namespace {
 
 #if defined(__x86_64__)
 constexpr uint16_t kMachine = EM_X86_64;
+constexpr uint32_t kRelative = R_X86_64_RELATIVE, kAbsolute = R_X86_64_64;
 #elif defined(__aarch64__)
 constexpr uint16_t kMachine = EM_AARCH64;
+constexpr uint32_t kRelative = R_AARCH64_RELATIVE, kAbsolute = R_AARCH64_ABS64;
 #else
 #error "name this machine's ELF number"
 #endif
 static_assert(std::endian::native == std::endian::little);
+constexpr uint16_t kVersionIndex = 0x7fff;  // the top bit says "hidden"
 
 std::string machine_name(uint16_t machine) {
   switch (machine) {
@@ -103,7 +105,7 @@ void Elf::read_segments() {
 }
 
 void Elf::read_dynamic() {
-  std::map<int64_t, uint64_t> entries;
+  auto &entries = entries_;
   std::vector<uint64_t> needed_at;
   uint64_t at = 0;
   for (;; at += sizeof(Elf64_Dyn)) {
@@ -126,16 +128,51 @@ void Elf::read_dynamic() {
   strings_ = {file_.data() + offset_of(get(DT_STRTAB), get(DT_STRSZ), "the string table"), get(DT_STRSZ)};
   // Tables the dynamic linker will walk.
   for (auto [table, bytes, what] : {std::tuple{DT_RELA, DT_RELASZ, "the relocation table"},
+                                    {DT_RELR, DT_RELRSZ, "the packed relocation table"},
                                     {DT_JMPREL, DT_PLTRELSZ, "the call relocation table"},
                                     {DT_INIT_ARRAY, DT_INIT_ARRAYSZ, "the constructor list"},
                                     {DT_FINI_ARRAY, DT_FINI_ARRAYSZ, "the destructor list"}})
     if (entries.count(table)) offset_of(get(table), get(bytes), what);
   for (auto n : needed_at) needed.push_back(text(n, "a needed library's name"));
+  if (entries.count(DT_SONAME)) soname = text(get(DT_SONAME), "the soname");
   if (entries.count(DT_RPATH)) rpath = text(get(DT_RPATH), "the rpath");
   if (entries.count(DT_RUNPATH)) runpath = text(get(DT_RUNPATH), "the runpath");
   auto count = count_symbols(get(DT_HASH), get(DT_GNU_HASH));
   if (entries.count(DT_VERSYM)) offset_of(get(DT_VERSYM), count * 2, "the symbol version table");
-  read_symbols(get(DT_SYMTAB), count);
+  read_versions();
+  read_symbols(count);
+}
+
+// Two chains of records, each with a chain of names: what other files' symbols must have, and what its own have.
+void Elf::read_versions() {
+  constexpr const char *kTable = "the symbol version table";
+  uint64_t records = 0;
+  auto count = [&] {  // records may overlap: without a limit a short file could ask for hours
+    if (++records > file_.size() / sizeof(Elf64_Vernaux)) fail("malformed: the symbol version table has no end");
+  };
+  auto at = entries_.count(DT_VERNEED) ? entries_[DT_VERNEED] : 0;
+  for (uint64_t n = at ? entries_[DT_VERNEEDNUM] : 0; n; --n) {
+    count();
+    auto need = read<Elf64_Verneed>(offset_of(at, sizeof(Elf64_Verneed), kTable), kTable);
+    for (uint64_t aux = at + need.vn_aux, k = need.vn_cnt; k; --k) {
+      count();
+      auto one = read<Elf64_Vernaux>(offset_of(aux, sizeof(Elf64_Vernaux), kTable), kTable);
+      wanted_[one.vna_other & kVersionIndex] = text(one.vna_name, "a symbol version's name");
+      if (!one.vna_next) break;
+      aux += one.vna_next;
+    }
+    if (!need.vn_next) break;
+    at += need.vn_next;
+  }
+  at = entries_.count(DT_VERDEF) ? entries_[DT_VERDEF] : 0;
+  for (uint64_t n = at ? entries_[DT_VERDEFNUM] : 0; n; --n) {
+    count();
+    auto def = read<Elf64_Verdef>(offset_of(at, sizeof(Elf64_Verdef), kTable), kTable);
+    auto aux = read<Elf64_Verdaux>(offset_of(at + def.vd_aux, sizeof(Elf64_Verdaux), kTable), kTable);
+    versions.push_back(text(aux.vda_name, "a symbol version's name"));
+    if (!def.vd_next) break;
+    at += def.vd_next;
+  }
 }
 
 // The dynamic symbol table states no length of its own; the hash tables do.
@@ -166,16 +203,20 @@ uint64_t Elf::count_symbols(uint64_t hash, uint64_t gnu_hash) const {
   return std::max(count, last + 1);
 }
 
-void Elf::read_symbols(uint64_t table, uint64_t count) {
-  auto at = offset_of(table, count * sizeof(Elf64_Sym), "the symbol table");
+void Elf::read_symbols(uint64_t count) {
+  auto at = offset_of(entries_[DT_SYMTAB], count * sizeof(Elf64_Sym), "the symbol table");
+  const bool versioned = entries_.count(DT_VERSYM);
+  const auto version_at = versioned ? offset_of(entries_[DT_VERSYM], count * 2, "the symbol version table") : 0;
   for (uint64_t i = 1; i < count; ++i) {
     auto s = read<Elf64_Sym>(at + i * sizeof(Elf64_Sym), "the symbol table");
     auto name = text(s.st_name, "a symbol's name");
     int bind = ELF64_ST_BIND(s.st_info), visibility = ELF64_ST_VISIBILITY(s.st_other), type = ELF64_ST_TYPE(s.st_info);
     if (s.st_shndx == SHN_UNDEF) {
-      undefined.push_back(name);
+      auto index = versioned ? read<uint16_t>(version_at + 2 * i, "the symbol version table") & kVersionIndex : 0;
+      auto version = wanted_.find(uint16_t(index));
+      undefined.push_back({name, version == wanted_.end() ? "" : version->second, bind == STB_WEAK});
     } else if (bind != STB_LOCAL && (visibility == STV_DEFAULT || visibility == STV_PROTECTED)) {
-      exports_.push_back({name, s.st_size, type == STT_OBJECT});
+      exports_.push_back({name, s.st_value, s.st_size, type == STT_OBJECT});
     }
   }
 }
@@ -184,6 +225,62 @@ const Elf::Symbol *Elf::find(std::string_view name) const {
   for (auto &s : exports_)
     if (s.name == name) return &s;
   return nullptr;
+}
+
+std::string_view Elf::bytes(uint64_t address, uint64_t length, const char *what) const {
+  return {file_.data() + offset_of(address, length, what), length};
+}
+
+std::string_view Elf::text_at(uint64_t address, const char *what) const {
+  auto at = offset_of(address, 1, what);
+  std::string_view rest(file_.data() + at, file_.size() - at);
+  auto end = rest.find('\0');
+  if (end == rest.npos) fail(fmt::format("malformed: {} is not terminated", what));
+  return bytes(address, end, what);
+}
+
+// Whether DT_RELR names the word at `address`: an even entry is an address, an odd one tells by its bits which
+// of the 63 words after the last are meant too.
+bool Elf::packed_relative(uint64_t address) const {
+  if (!entries_.count(DT_RELR)) return false;
+  constexpr const char *kTable = "the packed relocation table";
+  auto size = entries_.count(DT_RELRSZ) ? entries_.at(DT_RELRSZ) : 0;
+  auto at = offset_of(entries_.at(DT_RELR), size, kTable);
+  uint64_t next = 0;
+  for (uint64_t i = 0; i + 8 <= size; i += 8) {
+    auto entry = read<uint64_t>(at + i, kTable);
+    if (!(entry & 1)) {
+      if (entry == address) return true;
+      next = entry + 8;
+      continue;
+    }
+    auto word = (address - next) / 8;
+    if (address >= next && (address - next) % 8 == 0 && word < 63 && entry >> (word + 1) & 1) return true;
+    next += 63 * 8;
+  }
+  return false;
+}
+
+uint64_t Elf::pointer_at(uint64_t address, const char *what) const {
+  constexpr const char *kTable = "the relocation table";
+  auto in_place = read<uint64_t>(offset_of(address, 8, what), what);
+  if (entries_.count(DT_RELA)) {
+    auto size = entries_.count(DT_RELASZ) ? entries_.at(DT_RELASZ) : 0;
+    auto at = offset_of(entries_.at(DT_RELA), size, kTable);
+    for (uint64_t i = 0; i + sizeof(Elf64_Rela) <= size; i += sizeof(Elf64_Rela)) {
+      auto r = read<Elf64_Rela>(at + i, kTable);
+      if (r.r_offset != address) continue;
+      auto type = ELF64_R_TYPE(r.r_info);
+      if (type == kRelative) return uint64_t(r.r_addend);
+      if (type != kAbsolute) return kElsewhere;
+      auto symbols = entries_.at(DT_SYMTAB) + ELF64_R_SYM(r.r_info) * sizeof(Elf64_Sym);
+      auto s = read<Elf64_Sym>(offset_of(symbols, sizeof(Elf64_Sym), "the symbol table"), "the symbol table");
+      return s.st_shndx == SHN_UNDEF ? kElsewhere : s.st_value + uint64_t(r.r_addend);
+    }
+  }
+  if (in_place && !packed_relative(address))
+    fail(fmt::format("malformed: {} is a pointer that is not relocated", what));
+  return in_place;
 }
 
 std::string_view Elf::machine() const { return kMachine == EM_X86_64 ? "x86-64" : "aarch64"; }

@@ -25,7 +25,7 @@ StringAbi string_abi(const std::filesystem::path &file) {
     new_names |= name.find("__cxx1112basic_string") != name.npos;
     old_names |= name.starts_with("_ZNSs") || name.starts_with("_ZNKSs");
   };
-  for (auto name : elf.undefined) look(name);
+  for (auto &s : elf.undefined) look(s.name);
   for (auto &s : elf.exports()) look(s.name);
   return old_names == new_names ? StringAbi::kEither : old_names ? StringAbi::kOld : StringAbi::kNew;
 }

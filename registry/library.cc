@@ -18,6 +18,7 @@
 #include <span>
 
 #include "registry/dependencies.h"
+#include "registry/descriptor.h"
 #include "registry/digest.h"
 #include "registry/elf.h"
 
@@ -34,16 +35,6 @@ struct Missing : Refusal {
 };
 [[noreturn]] void refuse(std::string cause) { throw Refusal(std::move(cause)); }
 
-std::string version_text(uint32_t abi) { return fmt::format("{}.{}", abi >> 16, abi & 0xffff); }
-
-// Throws unless a file of ABI version `abi` can be served here.
-void check_abi(uint32_t abi, std::string_view who) {
-  if (abi >> 16 == OPGRAFT_ABI_MAJOR) return;
-  refuse(fmt::format("{} built for opgraft ABI {}, this opgraft has ABI {}; {}", who, version_text(abi),
-                     version_text(OPGRAFT_ABI_VERSION),
-                     abi >> 16 > OPGRAFT_ABI_MAJOR ? "a newer opgraft is needed" : "build the operator again"));
-}
-
 FileId id_of(const struct stat &s) {
   return {s.st_dev, s.st_ino, uint64_t(s.st_size), s.st_mtim.tv_sec * 1'000'000'000 + s.st_mtim.tv_nsec};
 }
@@ -51,7 +42,7 @@ FileId id_of(const struct stat &s) {
 // Why a symbol may be undefined: it was built with the other std::string than what should define it.
 std::string string_abi_hint(const Elf &elf, std::string_view cause) {
   if (cause.find("undefined symbol") == cause.npos) return "";
-  auto is_old = [](std::string_view s) { return s.starts_with("_ZNSs") || s.starts_with("_ZNKSs"); };
+  auto is_old = [](auto &s) { return s.name.starts_with("_ZNSs") || s.name.starts_with("_ZNKSs"); };
   const bool old = std::any_of(elf.undefined.begin(), elf.undefined.end(), is_old);
   if (cause.find("__cxx11") == cause.npos && cause.find("Ss") == cause.npos) return "";
   return fmt::format(" (the name holds a std::string: this file is built with {}; build both sides with the same one)",
@@ -79,9 +70,6 @@ std::string loader_name(const fs::path &path, const FileId &id) {
   }
 }
 
-// What descriptors must at least hold: everything up to and including `kernel`.
-constexpr size_t kLeastDescriptor = offsetof(opgraft_op, kernel) + sizeof(opgraft_op::kernel);
-
 }  // namespace
 
 // All that the steps learn, in the order they run.
@@ -90,6 +78,7 @@ struct Loading {
   Directories whitelist;
   std::string function;  // foreign files only
   std::string pinned;    // SHA-256, or empty
+  Library::Admit admit;
 
   std::shared_ptr<Library> library{new Library};
   std::vector<char> bytes;
@@ -97,18 +86,19 @@ struct Loading {
   std::string_view yaml;
   std::vector<Manifest> manifests;
 
-  // Every step returns a detail to report, or throws Refusal or ElfError with the cause.
+  // Every step returns a detail to report (empty: nothing was asked), or throws Refusal or ElfError with the cause.
   std::string file();
   std::string allowed();
   std::string header();
   std::string digest();
   std::string abi();
   std::string manifest();
+  std::string registered();
   std::string symbols();
+  std::string descriptor();
   std::string function_symbol();
   std::string dependencies();
   std::string open();
-  std::string descriptor();
   std::string score();
 };
 
@@ -173,7 +163,7 @@ std::string Loading::abi() {
   std::memcpy(&version, note->data(), sizeof version);
   check_abi(version, "was");
   yaml = note->substr(sizeof version);
-  return "ABI " + version_text(version);
+  return "ABI " + abi_text(version);
 }
 
 std::string Loading::manifest() {
@@ -181,6 +171,12 @@ std::string Loading::manifest() {
   std::vector<std::string> names;
   for (auto &m : manifests) names.push_back(m.name + "@" + m.version);
   return fmt::format("{}", fmt::join(names, ", "));
+}
+
+std::string Loading::registered() {
+  if (!admit) return "";
+  admit(*library, manifests);
+  return "no other file has them";
 }
 
 std::string Loading::symbols() {
@@ -213,13 +209,17 @@ std::string Loading::function_symbol() {
   refuse(fmt::format("symbol {} is missing: the file does not export it", function));
 }
 
+std::string Loading::descriptor() {
+  for (auto &m : manifests) descriptor_in(*elf, *elf->find("opgraft_op_" + m.name), m);
+  return "agrees with op.yaml";
+}
+
 std::string Loading::dependencies() {
-  for (auto name : elf->needed)
-    if (!find_dependency(name, *elf, library->path_))
-      refuse(fmt::format("needs the library {}, which is not found", name));
+  if (auto cause = unmet_dependency(*elf, library->path_)) refuse(*cause + string_abi_hint(*elf, *cause));
   return fmt::format("{}", fmt::join(elf->needed, ", "));
 }
 
+// The first step that runs code of the file: its constructors.
 std::string Loading::open() {
   auto name = loader_name(library->path_, library->id_);
   library->handle_ = ::dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL);
@@ -231,36 +231,15 @@ std::string Loading::open() {
   }
   struct stat s;
   if (::stat(library->path_.c_str(), &s) != 0 || !(id_of(s) == library->id_)) refuse("changed while it was loaded");
-  return "opened";
-}
-
-std::string Loading::descriptor() {
-  for (auto &m : manifests) {
-    auto *raw = static_cast<const opgraft_op *>(library->symbol("opgraft_op_" + m.name));
-    if (!raw) refuse(fmt::format("{}: the descriptor cannot be found", m.name));
-    check_abi(raw->abi_version, m.name + " was");
-    auto room = elf->find("opgraft_op_" + m.name)->size;
-    if (raw->struct_size < kLeastDescriptor || raw->struct_size > room)
-      refuse(fmt::format("{}: descriptor.struct_size must be {} to {} (its symbol's size), got {}", m.name,
-                         kLeastDescriptor, room, raw->struct_size));
+  for (auto &m : manifests) {  // as it was in the file, unless a constructor wrote to it
     Library::Entry e;
-    std::memcpy(&e.native, raw, std::min<size_t>(raw->struct_size, sizeof e.native));
-    e.native.struct_size = sizeof e.native;
-    auto same = [&](const char *field, const char *got, const std::string &expected) {
-      if (!got || got != expected)
-        refuse(fmt::format("{}: descriptor.{} must be '{}' as in op.yaml, got {}", m.name, field, expected,
-                           got ? fmt::format("'{}'", got) : "null"));
-    };
-    same("name", e.native.name, m.name);
-    same("version", e.native.version, m.version);
-    if (!e.native.infer) refuse(fmt::format("{}: descriptor.infer must not be null", m.name));
-    if (!e.native.kernel) refuse(fmt::format("{}: descriptor.kernel must not be null", m.name));
-    if (!m.backward.empty() && e.native.backward) same("backward", e.native.backward, m.backward);
+    auto symbol = "opgraft_op_" + m.name;
+    e.native = descriptor_at(static_cast<const opgraft_op *>(library->symbol(symbol)), elf->find(symbol)->size, m);
     e.version = Version::parse(m.version, "op.yaml");
     e.manifest = m;
     library->entries_.push_back(std::move(e));
   }
-  return "agrees with op.yaml";
+  return "opened";
 }
 
 std::string Loading::score() {
@@ -282,11 +261,17 @@ struct Step {
   const char *name;
   std::string (Loading::*run)();
 };
-constexpr Step kNative[] = {{"file", &Loading::file},       {"whitelist", &Loading::allowed},
-                            {"elf", &Loading::header},      {"digest", &Loading::digest},
-                            {"abi", &Loading::abi},         {"manifest", &Loading::manifest},
-                            {"symbols", &Loading::symbols}, {"dependencies", &Loading::dependencies},
-                            {"dlopen", &Loading::open},     {"descriptor", &Loading::descriptor},
+constexpr Step kNative[] = {{"file", &Loading::file},
+                            {"whitelist", &Loading::allowed},
+                            {"elf", &Loading::header},
+                            {"digest", &Loading::digest},
+                            {"abi", &Loading::abi},
+                            {"manifest", &Loading::manifest},
+                            {"registered", &Loading::registered},
+                            {"symbols", &Loading::symbols},
+                            {"descriptor", &Loading::descriptor},
+                            {"dependencies", &Loading::dependencies},
+                            {"dlopen", &Loading::open},
                             {"score", &Loading::score}};
 constexpr Step kForeign[] = {
     {"file", &Loading::file},     {"whitelist", &Loading::allowed},       {"elf", &Loading::header},
@@ -299,7 +284,7 @@ std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std:
     bool missing = false;
     try {
       auto detail = (l.*step.run)();
-      if (report) report->push_back({step.name, std::move(detail), true});
+      if (report && !detail.empty()) report->push_back({step.name, std::move(detail), true});
       continue;
     } catch (const std::exception &e) {
       cause = e.what();
@@ -320,8 +305,9 @@ std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std:
 }  // namespace
 
 std::shared_ptr<const Library> Library::open(const fs::path &file, const Directories &whitelist,
-                                             std::vector<Check> *report, const std::string &sha256) {
+                                             std::vector<Check> *report, const std::string &sha256, Admit admit) {
   Loading l;
+  l.admit = std::move(admit);
   l.path = file;
   l.pinned = sha256;
   l.whitelist = whitelist;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,11 +31,14 @@ class Library {
     int32_t score = 1;
   };
 
-  // Runs all steps on an opgraft operator file; throws LoadError at the first refusal. `sha256`: what
-  // the file is pinned to, or empty. With `report`
-  // every step is noted there, and a refusal is noted, not thrown (the result is then null).
+  // Throws where the operators of a file, known by path(), id() and what its note says, may not be registered.
+  using Admit = std::function<void(const Library &, const std::vector<Manifest> &)>;
+  // Runs all steps on an opgraft operator file; throws LoadError at the first refusal. No code of the file runs
+  // before all steps but the last, its score, have passed. `sha256`: what the file is pinned to, or empty. With
+  // `report` every step is noted there, and a refusal is noted, not thrown (the result is then null).
   static std::shared_ptr<const Library> open(const std::filesystem::path &file, const Directories &whitelist,
-                                             std::vector<Check> *report = nullptr, const std::string &sha256 = {});
+                                             std::vector<Check> *report = nullptr, const std::string &sha256 = {},
+                                             Admit admit = {});
   // The same for a file made for MindSpore, which has no note and no descriptor but exports `function`.
   static std::shared_ptr<const Library> open_foreign(const std::filesystem::path &file, const Directories &whitelist,
                                                      const std::string &function, const std::string &sha256 = {},

@@ -78,9 +78,34 @@ Registry &Registry::global() {
   return *registry;
 }
 
+// Called under mutex_.
+bool Registry::is_loaded(const Library &library) const {
+  auto known = files_.find(library.path().string());
+  return known != files_.end() && known->second.front()->library->id() == library.id();
+}
+
+void Registry::refuse_duplicates(const Library &library, const std::vector<Manifest> &manifests) const {
+  std::shared_lock lock(mutex_);
+  if (is_loaded(library)) return;
+  auto path = library.path().string();
+  for (auto &m : manifests)
+    for (auto [i, end] = ops_.equal_range(m.name); i != end; ++i) {
+      auto &op = *i->second;
+      if (op.manifest.version != m.version || op.manifest.implementation != m.implementation) continue;
+      throw std::runtime_error(
+          op.path == path ? fmt::format("{} is registered from an earlier state of this file; give the new one a new "
+                                        "version, or start a new process",
+                                        op.title())
+                          : fmt::format("{} is registered already, from {}", op.title(), op.path));
+    }
+}
+
 std::vector<OpPtr> Registry::load(const fs::path &file) {
+  // One file at a time: between the look for duplicates and the entry nobody else may register.
+  std::lock_guard one(loading_);
   // A file that is loaded already passes the steps again: it may have changed, the white list too.
-  auto library = Library::open(file, whitelist(), nullptr, pinned(file));
+  auto library = Library::open(file, whitelist(), nullptr, pinned(file),
+                               [this](auto &library, auto &manifests) { refuse_duplicates(library, manifests); });
   auto key = library->path().string();
   std::vector<OpPtr> ops;
   for (auto &e : library->entries()) {
@@ -94,17 +119,7 @@ std::vector<OpPtr> Registry::load(const fs::path &file) {
     ops.push_back(std::move(op));
   }
   std::unique_lock lock(mutex_);
-  auto known = files_.find(key);
-  if (known != files_.end() && known->second.front()->library->id() == library->id()) return known->second;
-  for (auto &op : ops)
-    for (auto [i, end] = ops_.equal_range(op->name()); i != end; ++i)
-      if (i->second->version == op->version && i->second->manifest.implementation == op->manifest.implementation)
-        throw LoadError(file.string(), "registered",
-                        i->second->path == key
-                            ? fmt::format("{} is registered from an earlier state of this file; give the new one a new "
-                                          "version, or start a new process",
-                                          op->title())
-                            : fmt::format("{} is registered already, from {}", op->title(), i->second->path));
+  if (is_loaded(*library)) return files_[key];
   for (auto &op : ops) {
     auto &family = families_[op->spec()];
     if (!family) family = std::make_shared<Family>();

@@ -92,6 +92,10 @@ class Registry {
   std::vector<std::filesystem::path> whitelist() const;
 
  private:
+  bool is_loaded(const Library &) const;
+  void refuse_duplicates(const Library &, const std::vector<Manifest> &) const;
+
+  std::recursive_mutex loading_;  // a file's constructors may load files
   mutable std::shared_mutex mutex_;
   std::multimap<std::string, OpPtr, std::less<>> ops_;
   std::map<std::string, std::string, std::less<>> other_names_;  // op.yaml's `names`

@@ -8,6 +8,7 @@
 #include "infer/mindir.h"
 #include "infer/npy.h"
 #include "opgraft/abi.h"
+#include "registry/descriptor.h"
 #include "registry/elf.h"
 
 namespace opgraft {
@@ -61,7 +62,11 @@ TEST(Corpus, Manifests) {
 TEST(Corpus, SharedObjects) {
   each<ElfError>("elf", [](const fs::path &file) {
     std::string data = bytes(file);
-    Elf(data).note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE);
+    Elf elf(data);
+    elf.note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE);
+    Manifest seeds;
+    seeds.name = seeds.version = "fuzz";
+    if (auto *s = elf.find("opgraft_op_Probe")) descriptor_in(elf, *s, seeds);
   });
 }
 

@@ -11,8 +11,11 @@ ELF_SOURCE = """__attribute__((constructor)) static void first(void) { __asm__ v
 int Probe(void) { return 0; }
 int other(void);
 int call(void) { return other(); }
-const long opgraft_op_Probe[40] = {1};
+static int run(void *p) { return p != 0; }
+struct { unsigned size, abi; const char *name, *version, *begin, *end; int (*infer)(void *), (*kernel)(void *); void *more[8]; }
+const opgraft_op_Probe = {sizeof opgraft_op_Probe, 0x10000, "fuzz", "fuzz", 0, 0, run, run};
 """
+VERSIONS = "OTHER_1 { global: other; };\n"
 
 
 def elves():
@@ -43,11 +46,15 @@ def elves():
         (folder / "note.S").write_text(note)
         (folder / "other.c").write_text("int other(void) { return 1; }\n")
         other = folder / "libother.so"
-        subprocess.run(["gcc", *flags, folder / "other.c", "-o", other, "-Wl,-soname,libother.so"], check=True)
+        (folder / "other.map").write_text(VERSIONS)
+        subprocess.run(["gcc", *flags, folder / "other.c", "-o", other, "-Wl,-soname,libother.so",
+                        f"-Wl,--version-script,{folder / 'other.map'}"], check=True)  # fmt: skip
+        yield "versions", other.read_bytes()
         for name, more in {
             "gnu": ["-Wl,--hash-style=gnu", other, "-Wl,-rpath,/nowhere"],
             "sysv": ["-Wl,--hash-style=sysv", other, "-Wl,-rpath,/nowhere,--disable-new-dtags"],
             "both": ["-Wl,--hash-style=both", "-Wl,-z,now"],
+            "packed": ["-Wl,-z,pack-relative-relocs", other],
         }.items():
             out = folder / name
             subprocess.run(["gcc", *flags, folder / "probe.c", folder / "note.S", "-o", out, *more], check=True)

@@ -1,0 +1,2 @@
+int vanished(void);
+int indirect(void) { return vanished(); }

@@ -1,0 +1,1 @@
+int nothing(void) { return 0; }
