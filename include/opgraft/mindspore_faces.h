@@ -12,6 +12,7 @@
 
 #include "opgraft/guard.h"
 #include "opgraft/mindspore.h"
+#include "opgraft/shared_pool.h"
 
 namespace opgraft::detail {
 
@@ -315,7 +316,7 @@ inline int launch(const OpSpec &spec, const OpInfo &info, int nparam, void **par
     call.inputs = t.data();
     call.outputs = t.data() + n_in;
     call.attrs = attrs.list().data();
-    call.host = host && host->magic == OPGRAFT_HOST_MAGIC ? host : nullptr;
+    call.host = host && host->magic == OPGRAFT_HOST_MAGIC ? host : detail::shared_pool();
     std::unique_ptr<void, void (*)(void *)> workspace(nullptr, std::free), state(nullptr, [](void *) {});
     if (spec.workspace && (call.workspace_bytes = (spec.workspace(c) + 63) / 64 * 64)) {
       workspace.reset(call.workspace = std::aligned_alloc(64, call.workspace_bytes));

@@ -1,5 +1,11 @@
 """Every operator's case table through MindSpore's entry, InferShape and InferType, against the native descriptor."""
 
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 from conftest import make_input, tables
@@ -82,3 +88,44 @@ def test_integer_inputs_do_not_hide_the_result():
     with pytest.raises(ValueError, match="no dtype"):  # InferType can only log what is wrong
         _core.infer_op(face, [np.ones((5, 3), np.float16), np.zeros((2, 2), np.float32)], attrs)
     assert type_id("float16") == 42
+
+
+# A process without opgraft calls the entry as MindSpore does, prints how many threads came, and what a fork gives.
+ALONE = """
+import ctypes, os, sys
+import numpy as np
+
+entry = ctypes.CDLL(sys.argv[1]).SwiGLU
+x, gate = np.random.default_rng(0).standard_normal((2, 1000, 1000)).astype(np.float32)
+
+def run():
+    y = np.zeros_like(x)
+    dims = (ctypes.c_int64 * 2)(*x.shape)
+    status = entry(3, (ctypes.c_void_p * 3)(*(a.ctypes.data for a in (x, gate, y))), (ctypes.c_int * 3)(2, 2, 2),
+                   (ctypes.POINTER(ctypes.c_int64) * 3)(dims, dims, dims), (ctypes.c_char_p * 3)(*[b"float32"] * 3),
+                   None, None)
+    assert status == 0
+    return np.abs(y - x * gate / (1 + np.exp(-gate.astype(np.float64)))).max() < 1e-5
+
+before = len(os.listdir("/proc/self/task"))
+right = run()
+came = len(os.listdir("/proc/self/task")) - before
+child = os.fork()
+if child == 0:
+    os._exit(0 if run() else 1)
+print(right, came, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.parametrize("pool,threads", [(True, 2), (False, 0)], ids=["pool beside the file", "no pool"])
+def test_the_entry_finds_the_pool_beside_its_file(tmp_path, pool, threads):
+    source = Path(_core.resolve("SwiGLU").path)
+    shutil.copy(source, tmp_path)
+    if pool:
+        shutil.copy(source.parent / "libopgraft_threads.so", tmp_path)
+    done = subprocess.run(
+        [sys.executable, "-c", ALONE, tmp_path / source.name],
+        env=os.environ | {"OPGRAFT_NUM_THREADS": "3", "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert done.stdout == f"True {threads} 0\n", done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Run by `build.sh test --all` after `build.sh demo`: demo_check.py
+"""Run by `build.sh test --all` where `build.sh demo` has run: demo_check.py
 
 build/demo.json says what it should, and a second `./build.sh demo` reinstalls and rebuilds nothing and starts the
 example within 5 s.

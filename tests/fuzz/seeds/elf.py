@@ -12,8 +12,13 @@ int Probe(void) { return 0; }
 int other(void);
 int call(void) { return other(); }
 static int run(void *p) { return p != 0; }
-struct { unsigned size, abi; const char *name, *version, *begin, *end; int (*infer)(void *), (*kernel)(void *); void *more[8]; }
-const opgraft_op_Probe = {sizeof opgraft_op_Probe, 0x10000, "fuzz", "fuzz", 0, 0, run, run};
+struct descriptor {
+  unsigned size, abi;
+  const char *name, *version, *begin, *end;
+  int (*infer)(void *), (*kernel)(void *);
+  void *more[8];
+};
+const struct descriptor opgraft_op_Probe = {sizeof opgraft_op_Probe, 0x10000, "fuzz", "fuzz", 0, 0, run, run};
 """
 VERSIONS = "OTHER_1 { global: other; };\n"
 

@@ -1,0 +1,144 @@
+// The shared pool: busy, forked, at the end of a process. (ThreadSanitizer runs what is named Threads.)
+#include "aot_ops/common/threads.h"
+
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <fstream>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "registry/elf.h"
+
+namespace opgraft {
+namespace {
+
+using Body = std::function<void(int64_t, int64_t, int32_t)>;
+void parallel_for(int64_t n, int64_t grain, const Body &body) {
+  auto run = [](void *arg, int64_t begin, int64_t end, int32_t worker) {
+    (*static_cast<const Body *>(arg))(begin, end, worker);
+  };
+  auto *host = opgraft_shared_host();
+  host->parallel_for(host->context, n, grain, run, const_cast<Body *>(&body));
+}
+
+// Whether a loop runs every index once.
+bool covers(int64_t n) {
+  std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+  parallel_for(n, 1, [&](int64_t begin, int64_t end, int32_t) {
+    for (; begin < end; ++begin) ++seen[size_t(begin)];
+  });
+  return std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; });
+}
+
+// Runs `body` in a forked child; its exit code, or -1 where it does not end within 20 s.
+int in_child(const std::function<int()> &body) {
+  pid_t child = fork();
+  if (child == 0) _exit(body());
+  for (int i = 0; i < 2000; ++i) {
+    int status = 0;
+    if (waitpid(child, &status, WNOHANG) == child) return WIFEXITED(status) ? WEXITSTATUS(status) : -2;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  return -1;
+}
+
+class Pool : public testing::Test {
+ protected:
+  void SetUp() override { opgraft_set_threads(4); }
+  void TearDown() override { opgraft_set_threads(0); }
+};
+
+TEST_F(Pool, ThreadsShareALoop) {
+  EXPECT_TRUE(covers(100'000));
+  // Two chunks that wait for each other: they need two threads.
+  std::atomic<int> inside{0};
+  parallel_for(2, 1, [&](int64_t begin, int64_t end, int32_t) {
+    inside += int(end - begin);
+    while (inside < 2) std::this_thread::yield();
+  });
+  EXPECT_EQ(inside, 2);
+}
+TEST_F(Pool, AForkedChildHasWorkersOfItsOwn) {
+  ASSERT_TRUE(covers(1000));  // the parent's exist
+  auto shared = [] {
+    std::atomic<int> inside{0};
+    parallel_for(2, 1, [&](int64_t begin, int64_t end, int32_t) {
+      inside += int(end - begin);
+      while (inside < 2) std::this_thread::yield();
+    });
+    return covers(1000) ? 7 : 8;
+  };
+  EXPECT_EQ(in_child(shared), 7);
+  EXPECT_EQ(in_child([&] { return in_child(shared); }), 7);  // and a child of the child
+  EXPECT_TRUE(covers(1000));
+}
+TEST_F(Pool, ForkWhileALoopRuns) {
+  std::atomic<bool> running{false}, stop{false};
+  std::thread other([&] {
+    parallel_for(64, 1, [&](int64_t, int64_t, int32_t) {
+      running = true;
+      while (!stop) std::this_thread::yield();
+    });
+  });
+  while (!running) std::this_thread::yield();
+  EXPECT_EQ(in_child([] { return covers(1000) ? 7 : 8; }), 7);
+  stop = true;
+  other.join();
+  EXPECT_TRUE(covers(1000));
+}
+TEST_F(Pool, BusyThreadsLeaveALoopToItsCaller) {
+  std::atomic<bool> running{false}, stop{false};
+  std::thread other([&] {
+    parallel_for(64, 1, [&](int64_t, int64_t, int32_t) {
+      running = true;
+      while (!stop) std::this_thread::yield();
+    });
+  });
+  while (!running) std::this_thread::yield();
+  std::atomic<int> elsewhere{0};
+  const auto here = std::this_thread::get_id();
+  int64_t total = 0;
+  parallel_for(1000, 1, [&](int64_t begin, int64_t end, int32_t worker) {
+    elsewhere += std::this_thread::get_id() != here || worker != 0;
+    total += end - begin;
+  });
+  EXPECT_EQ(elsewhere, 0);
+  EXPECT_EQ(total, 1000);
+  stop = true;
+  other.join();
+}
+TEST_F(Pool, AProcessMayEndWhileALoopRuns) {
+  EXPECT_EQ(in_child([] {
+              std::thread([] {
+                for (;;) covers(1000);
+              }).detach();
+              while (!covers(1000)) {
+              }
+              std::exit(7);  // runs static destructors, of which the pool has none
+              return 0;
+            }),
+            7);
+}
+TEST(PoolLibrary, RegistersNothingToRunAtExit) {
+  std::ifstream in(std::string(OPGRAFT_OPS_DIR) + "/libopgraft_threads.so", std::ios::binary);
+  std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
+  Elf elf(bytes);
+  for (auto &s : elf.undefined) {
+    EXPECT_NE(s.name, "__cxa_atexit");
+    EXPECT_NE(s.name, "atexit");
+    EXPECT_NE(s.name, "on_exit");
+  }
+  EXPECT_TRUE(std::any_of(elf.undefined.begin(), elf.undefined.end(), [](auto &s) { return s.name == "syscall"; }));
+}
+
+}  // namespace
+}  // namespace opgraft
