@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "opgraft/op.h"
@@ -50,7 +51,8 @@ void declare(const std::vector<TensorProto> &outputs, bool shapes, bool dtypes, 
     for (size_t k = 0; k < t.dims.size(); ++k)
       shape += (k ? "," : "") + (t.dims[k] < 0 ? std::string("?") : std::to_string(t.dims[k]));
     dtype += dtype_name(dtype_of(t.data_type));
-    if (t.dims.size() == 1 && t.dims[0] == -2) refuse("a Custom of unknown rank whose file exports no InferShape");
+    if (shapes && t.dims.size() == 1 && t.dims[0] == -2)
+      refuse("a Custom of unknown rank whose file exports no InferShape");
   }
   attrs.try_emplace("opgraft_outputs", int64_t(outputs.size()));
   if (shapes) attrs.try_emplace("out_shape", shape);
@@ -68,6 +70,29 @@ std::vector<TensorProto> outputs_of(const NodeProto &node) {
     for (auto v : a.values)
       for (auto t : parse_attribute(v).tensors) out.push_back(parse_tensor(t));
   }
+  return out;
+}
+
+Literals take_trailing(const Items &items, std::vector<size_t> &operands, const Literals &attrs) {
+  Literals out;
+  auto names = attrs.find("input_names"), taken = attrs.find("attr_names");
+  if (names == attrs.end() || taken == attrs.end()) return out;
+  auto is_attr = [&](size_t k) {
+    return k < names->second.items.size() &&
+           std::any_of(taken->second.items.begin(), taken->second.items.end(), [&](const Literal &name) {
+             return name.kind == Literal::kString && name.s == names->second.items[k].s;
+           });
+  };
+  std::vector<size_t> tensors;
+  for (size_t k = 0; k < operands.size(); ++k) {
+    Literal value;
+    if (!is_attr(k)) tensors.push_back(operands[k]);
+    else if (!items.literal_of(operands[k], value))
+      refuse(fmt::format("operand {} (attribute {}) must be a constant", k, names->second.items[k].s));
+    else out.insert_or_assign(names->second.items[k].s, std::move(value));
+  }
+  operands = std::move(tensors);
+  if (!out.empty()) out.insert(attrs.begin(), attrs.end());
   return out;
 }
 

@@ -5,12 +5,18 @@
 #include <string>
 #include <vector>
 
+#include "infer/mindir_items.h"
 #include "infer/mindir_wire.h"
 #include "registry/registry.h"
 
 namespace opgraft::mindir {
 
 using Literals = std::map<std::string, Literal, std::less<>>;
+
+// The attributes with those that a call gave as trailing arguments, which MindSpore writes as operands: `input_names`
+// has a name for each operand, `attr_names` says which are attributes. They leave `operands`. Empty where there are
+// none.
+Literals take_trailing(const Items &items, std::vector<size_t> &operands, const Literals &attrs);
 
 struct CustomNode {
   OpPtr impl;

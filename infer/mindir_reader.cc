@@ -205,10 +205,11 @@ class Reader {
     return it == attrs.end() || it->second.kind != Literal::kString ? "" : it->second.s;
   }
 
-  size_t apply(const std::string &op, const std::string &name, const std::vector<size_t> &operands,
-               Primitive &primitive, const NodeProto &proto) {
-    auto &attrs = primitive.attrs;
+  size_t apply(const std::string &op, const std::string &name, std::vector<size_t> operands, Primitive &primitive,
+               const NodeProto &proto) {
     const bool custom = op == "Custom";
+    const Literals trailing = custom ? take_trailing(items_, operands, primitive.attrs) : Literals();
+    const Literals &attrs = trailing.empty() ? primitive.attrs : trailing;
     CustomNode found;
     if (custom) found = find_custom(registry_, attrs, outputs_of(proto));
     else if (op.find('#') == op.npos && (found.impl = registry_.find(op))) found.op = found.impl->name();
