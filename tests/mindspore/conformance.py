@@ -1,4 +1,4 @@
-"""Prints docs/conformance.md: every row of test_rows.py, run in MindSpore and in opgraft.
+"""Prints docs/conformance.md: every row of rows.py, run in MindSpore and in opgraft.
 
 ./build.sh test --all runs the rows; this only writes them down:
 cd build/mindspore && PYTHONPATH=../python ../../.venv-mindspore/bin/python ../../tests/mindspore/conformance.py
@@ -6,42 +6,71 @@ cd build/mindspore && PYTHONPATH=../python ../../.venv-mindspore/bin/python ../.
 
 import pathlib
 import sys
-import tempfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 import conftest  # noqa: F401  sets MindSpore's device
 import mindspore as ms
-import opgraft
-from helpers import compile_kernels
-from test_rows import ROWS, Host, same
+from helpers import BUILDS
+from hosts import WAYS, Files, in_mindspore, in_opgraft, same
+from rows import EMPTY, FAILURES, ROWS
 
-TITLE = """# MindSpore's AOT contract, row by row
+TITLE = f"""# MindSpore's AOT contract, row by row
 
-Written by `tests/mindspore/conformance.py`; `tests/mindspore/test_rows.py` has the rows. Each runs the same lines with
-MindSpore and with opgraft imported, eagerly and in a graph, and compares results, shapes and dtypes.
-"""
+Written by `tests/mindspore/conformance.py`; `tests/mindspore/rows.py` has the rows and `test_rows.py` runs them: the
+same lines with MindSpore and with opgraft imported, the same `.so` and the same inputs. MindSpore runs each in
+PYNATIVE_MODE and GRAPH_MODE; opgraft eagerly, traced and from a MindIR file, with the `.so` built {len(BUILDS)} ways. "same" is
+the same bits, shape and dtype in all {len(WAYS)} ways. `test_rows.py` also gives opgraft the model that MindSpore exports of each
+row, several threads, and a `.so` that was moved.
+"""  # noqa: E501
+
+
+def outcome(row, so, want):
+    differ = []
+    for way in WAYS:
+        try:
+            for g, w in zip(in_opgraft(row, so, way), want, strict=True):
+                same(g, w, structure=way != "file")
+        except Exception as e:
+            print(f"{row.__name__}, {way}: {type(e).__name__}: {e}", file=sys.stderr)
+            differ.append(way)
+    return f"DIFFERS ({', '.join(differ)})" if differ else "same"
+
+
+def message(run, *args):
+    """The first line of what it raises; MindSpore's call stack is none."""
+    try:
+        run(*args)
+    except Exception as e:
+        first = str(e).strip().split("\n")[0]
+        return "" if first.startswith("---") else first
+    return "DIFFERS: nothing is raised"
+
+
+def table(head, rows):
+    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
+    for r in [head, tuple("-" * w for w in widths), *rows]:
+        print("| " + " | ".join(c.ljust(w) for c, w in zip(r, widths)) + " |")
 
 
 def main():
-    folder = tempfile.mkdtemp()
-    files = {abi: compile_kernels(folder, abi) for abi in (0, 1)}
+    files = {build: Files(build) for build in BUILDS}
+    theirs = files["old std::string"]
     rows = []
     for name, row in ROWS.items():
-        want, found = row(Host(ms, 0), files[0]), []
-        for abi in (0, 1):
-            got = row(Host(opgraft, abi), files[abi])
-            try:
-                for g, w in zip(got, want, strict=True) if isinstance(want, tuple) else [(got, want)]:
-                    same(g, w)
-                found.append("same")
-            except AssertionError:
-                found.append("DIFFERS")
-        rows.append((name.replace("_", " "), "runs", *found))
-    head = ("row", f"MindSpore {ms.__version__}", "opgraft, the same file", "opgraft, built with the new std::string")
-    widths = [max(len(r[i]) for r in [head, *rows]) for i in range(4)]
+        want = in_mindspore(row, theirs, ms.PYNATIVE_MODE)
+        in_mindspore(row, theirs, ms.GRAPH_MODE)
+        rows.append((name.replace("_", " "), "runs", *(outcome(row, files[b], want) for b in BUILDS)))
     print(TITLE)
-    for r in [head, tuple("-" * w for w in widths), *rows]:
-        print("| " + " | ".join(c.ljust(w) for c, w in zip(r, widths)) + " |")
+    table(("row", f"MindSpore {ms.__version__}", *(f"opgraft: {b}" for b in BUILDS)), rows)
+    print("\nFailures, with the first line of each message:\n")
+    rows = []
+    for name, (row, pattern, _) in FAILURES.items():
+        texts = [message(in_mindspore, row, theirs, ms.PYNATIVE_MODE)]
+        texts.append(message(in_opgraft, row, theirs, "eager"))
+        assert texts[0] or pattern == EMPTY, name
+        texts = [t.replace(theirs.kernels, "kernels.so").replace("|", "\\|") for t in texts]
+        rows.append((name.replace("_", " "), texts[0] or "(empty)", texts[1]))
+    table(("row", f"MindSpore {ms.__version__}", "opgraft"), rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the tests beside it share: operators compiled from kernels.cc, and how results are compared."""
+"""What the tests beside it share: operators compiled from sources, and how results are compared."""
 
 import pathlib
 import subprocess
@@ -10,12 +10,25 @@ HERE = pathlib.Path(__file__).resolve().parent
 INCLUDE = pathlib.Path(opgraft.__file__).resolve().parents[2] / "include" / "opgraft"
 
 
-def compile_kernels(folder, abi=0):
-    """kernels.cc as a shared object of the old (0) or the new (1) std::string; its path."""
-    so = str(pathlib.Path(folder) / f"kernels{abi}.so")
-    flags = ["-O2", "-std=c++17", "-shared", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{INCLUDE}"]
-    subprocess.run(["g++", *flags, str(HERE / "kernels.cc"), "-o", so], check=True)
-    return so
+# How a user may build an operator: the first as MindSpore needs it, all for opgraft.
+BUILDS = {
+    "old std::string": ["-D_GLIBCXX_USE_CXX11_ABI=0"],
+    "new std::string": ["-D_GLIBCXX_USE_CXX11_ABI=1"],
+    "old, static libstdc++": ["-D_GLIBCXX_USE_CXX11_ABI=0", "-static-libstdc++"],
+    "new, static libstdc++": ["-D_GLIBCXX_USE_CXX11_ABI=1", "-static-libstdc++"],
+}
+
+
+def compile_so(source, so, *flags):
+    """A source as a shared object; its path."""
+    always = ["-O2", "-std=c++17", "-shared", "-fPIC", f"-I{INCLUDE}"]
+    subprocess.run(["g++", *always, *flags, str(source), "-o", str(so)], check=True)
+    return str(so)
+
+
+def compile_kernels(folder, build="old std::string", name="kernels"):
+    """kernels.cc, or the file of that name beside it; its path."""
+    return compile_so(HERE / f"{name}.cc", pathlib.Path(folder) / f"{name}.so", *BUILDS[build])
 
 
 def close(got, want, rtol=1e-5):

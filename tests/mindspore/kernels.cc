@@ -61,6 +61,12 @@ extern "C" int Reduce(int, void **params, int *, int64_t **shapes, const char **
   return 0;
 }
 
+// The same once more, for a reg_info of its own: MindSpore keeps the first one of a function.
+extern "C" int ReduceTrailing(int n, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream,
+                              void *extra) {
+  return Reduce(n, params, ndims, shapes, dtypes, stream, extra);
+}
+
 // y[i] = x[index[i]]
 extern "C" int Reorganize(int, void **params, int *, int64_t **shapes, const char **dtypes, void *, void *) {
   if (std::strcmp(dtypes[0], "float32") || std::strcmp(dtypes[1], "int64")) return 11;
@@ -79,7 +85,7 @@ extern "C" int Mixed(int, void **params, int *, int64_t **shapes, const char **d
   return 0;
 }
 
-// (a + b, a - b, a b), and the gradient by a and b from a, b and three gradients
+// (a + b, a - b, a b); grads.cc has its gradient
 extern "C" int Three(int nparam, void **params, int *ndims, int64_t **shapes, const char **, void *, void *) {
   if (nparam != 5) return nparam;
   float *p[5];
@@ -88,14 +94,49 @@ extern "C" int Three(int nparam, void **params, int *ndims, int64_t **shapes, co
     p[2][i] = p[0][i] + p[1][i], p[3][i] = p[0][i] - p[1][i], p[4][i] = p[0][i] * p[1][i];
   return 0;
 }
-extern "C" int ThreeGrad(int nparam, void **params, int *ndims, int64_t **shapes, const char **, void *, void *) {
-  if (nparam != 7) return nparam;
-  float *p[7];
-  for (int i = 0; i < 7; ++i) p[i] = static_cast<float *>(params[i]);
-  for (int64_t i = 0; i < count(shapes[0], ndims[0]); ++i) {
-    p[5][i] = p[2][i] + p[3][i] + p[4][i] * p[1][i];
-    p[6][i] = p[2][i] - p[3][i] + p[4][i] * p[0][i];
+
+// y = sum of a + b along `axis`, by way of a workspace that holds a + b; what Init saw is in the kernel data.
+namespace {
+struct AddReduceData final : AotKernelData {
+  AddReduceData(int64_t axis, int rank) : axis(axis), rank(rank) {}
+  int64_t axis;
+  int rank;
+};
+}  // namespace
+extern "C" std::vector<int64_t> AddReduceInferShape(int *ndims, int64_t **shapes, AotExtra *extra) {
+  if (ndims[0] != 2) throw std::runtime_error("a must be a matrix");
+  const int64_t kept = shapes[0][1 - extra->Attr<int64_t>("axis")];
+  if (!extra->Attr<bool>("keep_dim")) return {kept};
+  return extra->Attr<int64_t>("axis") ? std::vector<int64_t>{kept, 1} : std::vector<int64_t>{1, kept};
+}
+extern "C" TypeId AddReduceInferType(std::vector<TypeId> types, AotExtra *) { return types[0]; }
+extern "C" int AddReduceInit(int *ndims, int64_t **, const char **dtypes, AotExtra *extra) {
+  if (std::strcmp(dtypes[0], "float32")) return 21;
+  extra->SetKernelData(new AddReduceData(extra->Attr<int64_t>("axis"), ndims[0]));
+  extra->SetWorkSpace({64 * sizeof(float), sizeof(double)});
+  return 0;
+}
+extern "C" int AddReduce(int nparam, void **params, int *, int64_t **shapes, const char **, void *, void *extra) {
+  auto *data = dynamic_cast<AddReduceData *>(attributes(extra).KernelData());
+  const int64_t m = shapes[0][0], n = shapes[0][1];
+  if (nparam != 5 || !data || data->rank != 2 || m * n > 64) return 22;
+  auto *a = static_cast<float *>(params[0]), *b = static_cast<float *>(params[1]), *y = static_cast<float *>(params[2]);
+  auto *sums = static_cast<float *>(params[3]);
+  auto *total = static_cast<double *>(params[4]);
+  for (int64_t i = 0; i < m * n; ++i) sums[i] = a[i] + b[i];
+  const bool rows = data->axis == 1;
+  for (int64_t i = 0; i < (rows ? m : n); ++i) {
+    *total = 0;
+    for (int64_t k = 0; k < (rows ? n : m); ++k) *total += rows ? sums[i * n + k] : sums[k * n + i];
+    y[i] = static_cast<float>(*total);
   }
+  return 0;
+}
+
+// y = x^2; its gradient is written in Python
+extern "C" int Square(int, void **params, int *ndims, int64_t **shapes, const char **, void *, void *) {
+  auto *x = static_cast<float *>(params[0]), *y = static_cast<float *>(params[1]);
+  for (int64_t i = 0; i < count(shapes[0], ndims[0]); ++i) y[i] = x[i] * x[i];
   return 0;
 }
 
@@ -116,8 +157,30 @@ extern "C" int Kinds(int, void **params, int *, int64_t **, const char **, void 
   return 0;
 }
 
-// Fails as `how` says: with a code, or an exception.
+extern "C" int KindsTrailing(int n, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream,
+                             void *extra) {
+  return Kinds(n, params, ndims, shapes, dtypes, stream, extra);
+}
+
+// Fails in the part that `where` names, as `how` says: with a code, an exception, or by asking for an attribute that
+// is not set.
+namespace {
+int fail(AotExtra &a, const std::string &where) {
+  if (a.Attr<std::string>("where") != where) return 0;
+  const auto how = a.Attr<std::string>("how");
+  if (how == "throw") throw std::runtime_error("the cause of it");
+  return how == "code" ? 7 : static_cast<int>(a.Attr<int64_t>("not_there"));
+}
+}  // namespace
+extern "C" int FailsInit(int *, int64_t **, const char **, AotExtra *extra) { return fail(*extra, "Init"); }
+extern "C" std::vector<int64_t> FailsInferShape(int *ndims, int64_t **shapes, AotExtra *extra) {
+  fail(*extra, "InferShape");
+  return {shapes[0], shapes[0] + ndims[0]};
+}
+extern "C" TypeId FailsInferType(std::vector<TypeId> types, AotExtra *extra) {
+  fail(*extra, "InferType");
+  return types[0];
+}
 extern "C" int Fails(int, void **, int *, int64_t **, const char **, void *, void *extra) {
-  if (attributes(extra).Attr<std::string>("how") == "throw") throw std::runtime_error("the cause of it");
-  return 7;
+  return fail(attributes(extra), "launch");
 }
