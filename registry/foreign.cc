@@ -4,72 +4,17 @@
 
 #include <algorithm>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <new>
 
 #include "opgraft/op.h"
-#include "registry/elf.h"
 #include "registry/library.h"
 
 namespace opgraft {
 
-// By the names that the file imports and exports; those of the old string are spelled Ss. A file may have neither,
-// where all was inlined.
-StringAbi string_abi(const std::filesystem::path &file) {
-  std::ifstream in(file, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
-  Elf elf(bytes);
-  bool old_names = false, new_names = false;
-  auto look = [&](std::string_view name) {
-    new_names |= name.find("__cxx1112basic_string") != name.npos;
-    old_names |= name.starts_with("_ZNSs") || name.starts_with("_ZNKSs");
-  };
-  for (auto &s : elf.undefined) look(s.name);
-  for (auto &s : elf.exports()) look(s.name);
-  return old_names == new_names ? StringAbi::kEither : old_names ? StringAbi::kOld : StringAbi::kNew;
-}
-
 namespace {
 
-// A std::string argument under either libstdc++ ABI; in both the first word points at the characters.
-struct Name {
-  std::string_view text;
-  bool new_abi;
-  Name(const void *argument, StringAbi strings) : new_abi(strings == StringAbi::kNew) {
-    auto *words = static_cast<const uint64_t *>(argument);
-    text = reinterpret_cast<const char *>(words[0]);
-    if (strings != StringAbi::kEither) return;
-    // New: {characters, length, room or the characters themselves}. An old one is its first word alone; what follows
-    // is of the caller's frame.
-    new_abi = words[0] == reinterpret_cast<uint64_t>(words + 2) || (words[1] == text.size() && words[2] >= words[1]);
-  }
-};
-
-// A std::string result, built in the caller's room: one word under the old ABI, four under the new.
-struct StringResult {
-  uint64_t words[4];
-  StringResult(const std::string &s, bool new_abi) {
-    char *chars;
-    if (!new_abi) {
-      auto *rep = static_cast<uint64_t *>(::operator new(24 + s.size() + 1));
-      rep[0] = rep[1] = s.size();
-      rep[2] = 0;  // one owner
-      chars = reinterpret_cast<char *>(rep + 3);
-    } else {
-      chars = s.size() < 16 ? reinterpret_cast<char *>(&words[2]) : static_cast<char *>(::operator new(s.size() + 1));
-      words[1] = s.size();
-      if (s.size() >= 16) words[2] = s.size();
-    }
-    words[0] = reinterpret_cast<uint64_t>(chars);
-    std::memcpy(chars, s.c_str(), s.size() + 1);
-  }
-  StringResult(const StringResult &) = delete;
-  ~StringResult() {}  // not trivial: returned through a pointer, as std::string is
-};
-
 template <class T> T value(const ForeignExtra *extra, const void *argument, const char *kind) {
-  Name name(argument, extra->strings());
+  StringArgument name(argument, extra->strings());
   auto *v = extra->find(name.text);
   if (!v) throw std::runtime_error(fmt::format("attribute {} is not set", name.text));
   if (auto *exact = std::get_if<T>(v)) return *exact;
@@ -83,11 +28,13 @@ std::vector<float> narrow(const std::vector<double> &v) { return {v.begin(), v.e
 using E = const ForeignExtra;
 using A = const void;
 void no_delete(E *) {}
-bool has(E *e, A *n) { return e->find(Name(n, e->strings()).text); }
+bool has(E *e, A *n) { return e->find(StringArgument(n, e->strings()).text); }
 bool get_bool(E *e, A *n) { return value<bool>(e, n, "a bool"); }
 int64_t get_int(E *e, A *n) { return value<int64_t>(e, n, "an int"); }
 float get_float(E *e, A *n) { return float(value<double>(e, n, "a float")); }
-StringResult get_string(E *e, A *n) { return {value<std::string>(e, n, "a string"), Name(n, e->strings()).new_abi}; }
+StringResult get_string(E *e, A *n) {
+  return {value<std::string>(e, n, "a string"), StringArgument(n, e->strings()).new_abi};
+}
 std::vector<int64_t> get_ints(E *e, A *n) { return value<std::vector<int64_t>>(e, n, "a list of int"); }
 std::vector<float> get_floats(E *e, A *n) { return narrow(value<std::vector<double>>(e, n, "a list of float")); }
 std::vector<std::vector<int64_t>> get_ints2d(E *e, A *n) {
@@ -182,7 +129,7 @@ std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, co
   op->init_ = op->library_->symbol(function + "Init");
   op->infer_shape_ = op->library_->symbol(function + "InferShape");
   op->infer_type_ = op->library_->symbol(function + "InferType");
-  op->strings_ = string_abi(op->library_->path());
+  op->strings_ = string_symbols(op->library_->path()).abi;
   return op;
 }
 

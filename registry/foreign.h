@@ -10,16 +10,12 @@
 #include <vector>
 
 #include "registry/manifest.h"
+#include "registry/string_abi.h"
 
 namespace opgraft {
 
 class Library;
 struct FileId;
-
-// The std::string that a file was built with.
-enum class StringAbi { kOld, kNew, kEither };
-// As its symbols tell, which advise only: short strings are built inline.
-StringAbi string_abi(const std::filesystem::path &file);
 
 // MindSpore's AotExtra as the operator sees it: the first 40 bytes are its layout. One per kernel:
 // it holds the attributes, and what Init left there.
@@ -32,7 +28,7 @@ class ForeignExtra {
 
   const std::vector<size_t> &workspace() const { return workspace_; }  // bytes, set by Init
   const AttrValue *find(std::string_view name) const;
-  StringAbi strings() const { return strings_; }
+  StringAbi strings() const { return strings_; }  // as the file's symbols advise
 
  private:
   void *vtable_;

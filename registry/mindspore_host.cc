@@ -1,70 +1,130 @@
 #include "registry/mindspore_host.h"
 
+#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <cstdlib>
 
-#include "registry/foreign.h"
 #include "registry/functions.h"
 #include "registry/library.h"
+#include "registry/mindspore_probe.h"
 
 namespace opgraft {
 namespace {
 
+constexpr const char *kBuild = "build it with -D_GLIBCXX_USE_CXX11_ABI=0";
+
 // What MindSpore does where our step of this name refuses.
 std::string consequence(const std::string &step) {
-  if (step == "file" || step == "elf") return "MindSpore refuses the file with an empty message";
   if (step == "whitelist") return "MindSpore refuses the path";
   return "MindSpore fails when the operator is first used, with an empty message; the cause is in its log only";
 }
 
-Check strings(const std::filesystem::path &file, bool native) {
-  Check check{"std::string", "", true};
+// What the std::string of its symbols means.
+HostReport::Verdict by_symbols(const std::filesystem::path &file, bool native, Check &check) {
   if (native) {
     check.detail = "opgraft's operators read attributes whatever ABI they were built with";
-    return check;
+    return HostReport::kLoads;
   }
-  switch (string_abi(file)) {
-    case StringAbi::kOld: check.detail = "built with _GLIBCXX_USE_CXX11_ABI=0, as MindSpore is"; break;
-    case StringAbi::kEither:
-      check.detail =
-          "no symbol tells the ABI; if it asks for attributes it must be built with -D_GLIBCXX_USE_CXX11_ABI=0";
-      break;
-    case StringAbi::kNew:
+  auto symbols = string_symbols(file);
+  if (symbols.none) {
+    check.detail = "it can hold no std::string, so it asks for no attribute";
+    return HostReport::kLoads;
+  }
+  if (symbols.abi == StringAbi::kOld) {
+    check.detail = "built with _GLIBCXX_USE_CXX11_ABI=0, as MindSpore is";
+    return HostReport::kLoads;
+  }
+  check.ok = symbols.abi != StringAbi::kNew;
+  if (!check.ok) check.detail = "built with _GLIBCXX_USE_CXX11_ABI=1";
+  else if (symbols.not_old) check.detail = "built with _GLIBCXX_USE_CXX11_ABI=1, or holds no std::string";
+  else check.detail = "no symbol tells the ABI; it may be _GLIBCXX_USE_CXX11_ABI=1";
+  check.detail += ": MindSpore crashes without a message when such a file asks for an attribute; ";
+  check.detail += kBuild;
+  return HostReport::kMayCrash;
+}
+
+// What calling every function told; where it told nothing the verdict by symbols stays. A file has one ABI, unless its
+// parts were built apart: then one function with the new one is enough.
+HostReport::Verdict by_calls(const std::filesystem::path &file, const std::vector<std::string> &functions,
+                             HostReport::Verdict before, Check &check) {
+  std::string unknown, old;
+  for (auto &function : functions) {
+    auto found = probe(file, function);
+    if (found.asked && found.abi == StringAbi::kNew) {
       check.ok = false;
-      check.detail =
-          "built with _GLIBCXX_USE_CXX11_ABI=1: MindSpore crashes without a message when it asks for an attribute; "
-          "build it with -D_GLIBCXX_USE_CXX11_ABI=0";
+      check.detail = fmt::format(
+          "{} asks for an attribute with a std::string of _GLIBCXX_USE_CXX11_ABI=1: MindSpore crashes without a "
+          "message; {}",
+          found.part, kBuild);
+      return HostReport::kCrashes;
+    }
+    if (found.asked && found.abi == StringAbi::kOld) old = found.part;
+    else if ((found.asked || !found.returned) && unknown.empty()) unknown = found.part;
   }
-  return check;
+  if (old.empty() && !unknown.empty()) {
+    check.detail = fmt::format("{} failed before it asked for an attribute, if it does", unknown);
+    return before;
+  }
+  check.detail = old.empty()
+                     ? "no function asks for an attribute"
+                     : old + " asks for an attribute with a std::string of _GLIBCXX_USE_CXX11_ABI=0, as MindSpore's";
+  return HostReport::kLoads;
 }
 
 }  // namespace
 
-std::vector<Check> examine_for_mindspore(const std::filesystem::path &file) {
+const char *HostReport::word() const {
+  static constexpr const char *kWords[] = {"loads", "may crash", "crashes", "refuses"};
+  return kWords[verdict];
+}
+
+HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
+  HostReport report;
+  auto refuse = [&](std::string step, std::string why, HostReport::Verdict verdict = HostReport::kRefuses) {
+    report.checks.push_back({std::move(step), std::move(why), false});
+    report.verdict = verdict;
+    return report;
+  };
   FileKind kind;
-  std::vector<Check> report;
   try {
     kind = examine_kind(file);
   } catch (const LoadError &e) {
-    return {{e.step, fmt::format("{}; {}", e.what(), consequence(e.step)), false}};
+    return refuse(e.step, fmt::format("{}; {}", e.what(), consequence(e.step)));
   }
   if (kind.names.empty())
-    return {
-        {"functions", "exports no function that MindSpore could call; MindSpore finds out at the first launch", false}};
-  report.push_back({"functions", fmt::format("{}", fmt::join(kind.names, ", ")), true});
-  report.push_back(strings(file, kind.native));
-  if (!report.back().ok) return report;
+    return refuse("functions",
+                  "exports no function that MindSpore could call; MindSpore finds out at the first launch");
+  report.checks.push_back({"functions", fmt::format("{}", fmt::join(kind.names, ", ")), true});
   Directories allowed;
   if (auto *one = std::getenv("MS_CUSTOM_AOT_WHITE_LIST"); one && *one) allowed.emplace_back(one);
   std::vector<Check> steps;
-  Library::open_foreign(file, allowed, kind.names[0], {}, &steps);
+  auto library = Library::open_foreign(file, allowed, kind.names[0], {}, &steps);
   for (auto &step : steps) {
     if (step.step == "digest" || step.step == "symbols") continue;  // opgraft's own; told above
-    if (!step.ok) step.detail += "; " + consequence(step.step);
-    report.push_back(step);
+    if (step.ok) {
+      report.checks.push_back(step);
+      continue;
+    }
+    // MindSpore opens lazily: a function that is missing is found when it is called.
+    if (step.step == "dlopen")
+      if (void *lazily = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
+        ::dlclose(lazily);
+        return refuse(
+            step.step,
+            step.detail + "; it is looked up when it is called, and then MindSpore's process ends with exit code 127",
+            HostReport::kCrashes);
+      }
+    return refuse(step.step, fmt::format("{}; {}", step.detail, consequence(step.step)));
   }
+  Check strings{"std::string", "", true}, calls{"calls", "", true};
+  report.verdict = by_symbols(file, kind.native, strings);
+  const bool told = call && !kind.native;
+  if (told) report.verdict = by_calls(file, kind.names, report.verdict, calls);
+  strings.ok |= report.verdict == HostReport::kLoads;  // the calls know better
+  report.checks.push_back(std::move(strings));
+  if (told) report.checks.push_back(std::move(calls));
   return report;
 }
 

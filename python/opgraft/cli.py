@@ -79,15 +79,32 @@ def _ls(args):
     return 0
 
 
+_VERDICTS = {
+    "loads": "MindSpore loads it",
+    "may crash": "MindSpore loads it, and crashes if it asks for an attribute",
+    "crashes": "MindSpore would crash",
+    "refuses": "MindSpore would refuse it",
+}
+
+
 def _doctor(args):
-    checks = (_core.examine_for_mindspore if args.host == "mindspore" else _core.examine)(args.file)
+    if args.probe and args.host != "mindspore":
+        raise _Usage("--probe goes with --host mindspore")
+    verdict = None
+    if args.host == "mindspore":
+        verdict, checks = _core.examine_for_mindspore(args.file, args.probe)
+    else:
+        checks = _core.examine(args.file)
     accepted = all(ok for _, ok, _ in checks)
     if args.json:
-        _print_json({"file": args.file, "accepted": accepted,
-                     "checks": [{"check": c, "ok": ok, "detail": detail} for c, ok, detail in checks]})  # fmt: skip
+        report = {"file": args.file, "accepted": accepted} | ({"verdict": verdict} if verdict else {})
+        _print_json(report | {"checks": [{"check": c, "ok": ok, "detail": detail} for c, ok, detail in checks]})
     else:
         for step, ok, detail in checks:
             print(f"{'ok  ' if ok else 'FAIL'} {step}: {detail}" if detail else f"{'ok  ' if ok else 'FAIL'} {step}")
+        if verdict:
+            find_out = "; --probe finds out" if verdict == "may crash" and not args.probe else ""
+            print(f"{verdict}: {_VERDICTS[verdict]}{find_out}")
     return 0 if accepted else 1
 
 
@@ -300,6 +317,8 @@ def _parser():
     p.add_argument("file")
     p.add_argument("--host", choices=["opgraft", "mindspore"], default="opgraft",
                    help="mindspore: whether MindSpore would load it, crash on it or refuse it")  # fmt: skip
+    p.add_argument("--probe", action="store_true", help="with --host mindspore: call the file's functions as well, in "
+                   "processes of their own, to learn which std::string they speak; runs its code")  # fmt: skip
     p.add_argument("--json", action="store_true")
     p = command(
         "optimize",

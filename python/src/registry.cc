@@ -155,12 +155,15 @@ void bind_registry(py::module_ &m) {
       py::arg("file"), "(step, ok, detail) of every loading check, up to the first refusal, and then of `replaces:`");
   m.def(
       "examine_for_mindspore",
-      [](const std::string &file) {
+      [](const std::string &file, bool probe) {
+        auto report = examine_for_mindspore(file, probe);
         std::vector<std::tuple<std::string, bool, std::string>> out;
-        for (auto &c : examine_for_mindspore(file)) out.emplace_back(c.step, c.ok, c.detail);
-        return out;
+        for (auto &c : report.checks) out.emplace_back(c.step, c.ok, c.detail);
+        return std::pair(std::string(report.word()), out);
       },
-      py::arg("file"), "(step, ok, detail) of what MindSpore would make of the file");
+      py::arg("file"), py::arg("probe") = false,
+      "What MindSpore would make of the file ('loads', 'may crash', 'crashes', 'refuses'), and (step, ok, detail) of "
+      "why; probe: its functions are called, in processes of their own");
   m.def("set_threads", &opgraft_set_threads, py::arg("n"));
   m.def(
       "run_op",

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "registry/registry.h"
 
 namespace opgraft {
@@ -47,6 +49,34 @@ TEST_P(Foreign, APinnedFileIsTheOneThatWasPinned) {
     EXPECT_EQ(e.step, "digest");
   }
 }
+// A std::string by its memory: this file's are new ones; an old one is {length, capacity, owners} and characters.
+TEST(StringAbi, IsToldByTheArgument) {
+  std::string short_name = "axis", long_name = "a name of more than fifteen characters", shrunk = long_name;
+  shrunk.resize(4);
+  for (auto *s : {&short_name, &long_name, &shrunk}) {
+    EXPECT_EQ(string_abi(s), StringAbi::kNew) << *s;
+    for (auto hint : {StringAbi::kOld, StringAbi::kNew, StringAbi::kEither}) {
+      EXPECT_TRUE(StringArgument(s, hint).new_abi);
+      EXPECT_EQ(StringArgument(s, hint).text, s->c_str());
+    }
+  }
+  struct {
+    uint64_t length, capacity, owners;
+    char text[40];
+  } rep{4, 4, 0, "axis"};
+  // What follows the old string's one word is of the caller's frame: nothing, anything, the stale words of a new one.
+  for (auto &frame : {std::array<uint64_t, 3>{}, {1, 2, 3}, {4, 0, 0}, {4, 3, 0}}) {
+    const uint64_t words[] = {reinterpret_cast<uint64_t>(rep.text), frame[0], frame[1], frame[2]};
+    EXPECT_EQ(string_abi(words), StringAbi::kOld);
+    EXPECT_FALSE(StringArgument(words, StringAbi::kNew).new_abi);
+    EXPECT_EQ(StringArgument(words, StringAbi::kNew).text, "axis");
+  }
+  const uint64_t both[] = {reinterpret_cast<uint64_t>(rep.text), 4, 16, 0};  // the file's symbols decide
+  EXPECT_EQ(string_abi(both), StringAbi::kEither);
+  EXPECT_TRUE(StringArgument(both, StringAbi::kNew).new_abi);
+  EXPECT_FALSE(StringArgument(both, StringAbi::kOld).new_abi);
+}
+
 INSTANTIATE_TEST_SUITE_P(StringAbi, Foreign, testing::Values("foreign_abi0.so", "foreign_abi1.so"));
 
 }  // namespace

@@ -118,23 +118,6 @@ def test_wrong_usage():
     assert "build: dir must hold an op.yaml, got /" in run("build", "/", rc=1).stderr
 
 
-BAD_OPS = Path(opgraft.__file__).parents[2] / "tests" / "bad_ops"
-
-
-@pytest.mark.parametrize("file,code,line", [
-    (BAD_OPS / "foreign_abi0.so", 0, "ok   std::string: built with _GLIBCXX_USE_CXX11_ABI=0, as MindSpore is"),
-    (BAD_OPS / "foreign_abi1.so", 0, "ok   std::string: no symbol tells the ABI; if it asks for attributes it must be"),
-    (BAD_OPS.parents[1] / "ops" / "swiglu.so", 0, "ok   std::string: opgraft's operators read attributes whatever"),
-    (BAD_OPS / "missing_dependency.so", 1, "FAIL dependencies: needs the library libvanished.so, which is not found; "
-                                           "MindSpore fails when the operator is first used"),
-    (BAD_OPS / "undefined_symbol.so", 1, "FAIL dependencies: undefined symbol: opgraft_test_defined_nowhere, in"),
-    (ROOT / "README.md", 1, "FAIL elf: "),
-])  # fmt: skip
-def test_doctor_tells_what_mindspore_would_make_of_a_file(file, code, line):
-    done = run("doctor", "--host", "mindspore", file, rc=code)
-    assert line in done.stdout
-
-
 # optimize
 
 

@@ -1,0 +1,44 @@
+// The two layouts of libstdc++'s std::string, of which a file built for MindSpore may have either.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <filesystem>
+#include <new>
+#include <string>
+#include <string_view>
+
+namespace opgraft {
+
+// kEither: nothing tells.
+enum class StringAbi { kOld, kNew, kEither };
+
+// What a file's symbols say, which only advises: short strings are built inline, and with -static-libstdc++ it has the
+// symbols of both.
+struct StringSymbols {
+  StringAbi abi = StringAbi::kEither;
+  bool none = false;     // it can hold no std::string at all
+  bool not_old = false;  // if it builds strings, they are new ones: the old one's code is always called by name
+};
+StringSymbols string_symbols(const std::filesystem::path &file);
+
+// Of a std::string passed by value, by its memory alone: in both its first word points at the characters. kEither
+// where that fits both, which takes a long name and a coincidence.
+StringAbi string_abi(const void *argument);
+
+// The name argument of a getter. `hint` decides where its memory does not.
+struct StringArgument {
+  std::string_view text;
+  bool new_abi;
+  StringArgument(const void *argument, StringAbi hint);
+};
+
+// A std::string result, built in the caller's room: one word under the old ABI, four under the new.
+struct StringResult {
+  uint64_t words[4];
+  StringResult(std::string_view s, bool new_abi);
+  StringResult(const StringResult &) = delete;
+  ~StringResult() {}  // not trivial: returned through a pointer, as std::string is
+};
+
+}  // namespace opgraft
