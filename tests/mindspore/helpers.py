@@ -1,7 +1,10 @@
 """What the tests beside it share: operators compiled from sources, and how results are compared."""
 
+import json
+import os
 import pathlib
 import subprocess
+import sys
 
 import numpy as np
 import opgraft
@@ -29,6 +32,29 @@ def compile_so(source, so, *flags):
 def compile_kernels(folder, build="old std::string", name="kernels"):
     """kernels.cc, or the file of that name beside it; its path."""
     return compile_so(HERE / f"{name}.cc", pathlib.Path(folder) / f"{name}.so", *BUILDS[build])
+
+
+def customs(mode, folder, *given, **env):
+    """(exit code, lines, what else it wrote) of Customs, each a "FILE.so:Function" and attributes, in MindSpore, in a
+    process of their own."""
+    pairs = [text for func, attrs in given for text in (str(func), json.dumps(attrs))]
+    command = [sys.executable, str(HERE / "run_customs.py"), mode, *pairs]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=os.environ | env, timeout=300)
+    return done.returncode, done.stdout.splitlines(), done.stderr
+
+
+def one_custom(mode, func, folder, attrs=None, **env):
+    """The same of one, with its line or ""."""
+    code, lines, log = customs(mode, folder, (func, attrs or {}), **env)
+    return code, "".join(lines), log
+
+
+def doctor(file, *more, **env):
+    """(exit code, verdict) of opgraft doctor --host mindspore"""
+    command = [sys.executable, "-m", "opgraft.cli", "doctor", "--host", "mindspore", *more, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, env=os.environ | env)
+    assert done.stderr == ""
+    return done.returncode, done.stdout.strip().splitlines()[-1]
 
 
 def close(got, want, rtol=1e-5):
