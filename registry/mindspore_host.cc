@@ -108,7 +108,7 @@ HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
       continue;
     }
     // MindSpore opens lazily: a function that is missing is found when it is called.
-    if (step.step == "dlopen")
+    if (step.step == "dependencies" || step.step == "dlopen")
       if (void *lazily = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
         ::dlclose(lazily);
         return refuse(
