@@ -43,6 +43,7 @@ REFERENCE = {
     "Sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "SiLU": lambda x: x / (1.0 + np.exp(-x)),
     "ReLU": lambda x: np.maximum(x, 0),
+    "ReLU6": lambda x: np.clip(x, 0, 6),
     "Neg": np.negative,
     "Square": np.square,
     "GeLU": lambda x, **attrs: gelu(x, **attrs) if x.size else x,
@@ -54,7 +55,7 @@ ARITHMETIC = ["Add", "Sub", "Mul", "Maximum", "Minimum"]
 COMPARISONS = ["Less", "Equal", "Greater"]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, INF, -INF, NAN, 1e-40, 3e38, -3e38, 1e-30, 200.0]
 POSITIVE = {"Sqrt", "Rsqrt"}
-FUNCTIONS = ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh", "Sigmoid", "SiLU", "ReLU", "Neg", "Square", "GeLU"]
+FUNCTIONS = ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh", "Sigmoid", "SiLU", "ReLU", "ReLU6", "Neg", "Square", "GeLU"]
 # Correctly rounded operations: one rounding. Half types round to float32 first, which is the 1 %.
 TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "int32": 0, "int64": 0}
 # Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.

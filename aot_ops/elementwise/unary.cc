@@ -15,12 +15,17 @@
 #ifndef OPGRAFT_ELEMENTWISE_UNARY_ONCE
 #define OPGRAFT_ELEMENTWISE_UNARY_ONCE
 namespace opgraft {
-enum UnaryOp { kSqrt, kRsqrt, kExp, kErf, kTanh, kSigmoid, kSiLU, kReLU, kNeg, kSquare, kGeLU, kGeLUErf };
+enum UnaryOp { kSqrt, kRsqrt, kExp, kErf, kTanh, kSigmoid, kSiLU, kReLU, kNeg, kSquare, kGeLU, kGeLUErf, kReLU6 };
 }
 #endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
+
+template <class D, class V> HWY_INLINE V ReLU6Of(D d, V x) {  // NaN stays NaN
+  const V six = hn::Set(d, 6.0f), v = hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+  return hn::IfThenElse(hn::Gt(v, six), six, v);
+}
 
 template <UnaryOp op, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSqrt) return hn::Sqrt(x);
@@ -31,6 +36,7 @@ template <UnaryOp op, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSigmoid) return Sigmoid(d, x);
   if constexpr (op == kSiLU) return Silu(d, x);
   if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
+  if constexpr (op == kReLU6) return ReLU6Of(d, x);
   if constexpr (op == kNeg) return hn::Neg(x);
   if constexpr (op == kSquare) return hn::Mul(x, x);
   if constexpr (op == kGeLU) return GeluTanh(d, x);
@@ -65,6 +71,7 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
       case kSiLU: return Loop<kSiLU>(x, y, n);
       case kGeLU: return Loop<kGeLU>(x, y, n);
       case kGeLUErf: return Loop<kGeLUErf>(x, y, n);
+      case kReLU6: return Loop<kReLU6>(x, y, n);
     }
 }
 
@@ -88,7 +95,9 @@ OPGRAFT_SIMD(UnaryRow)
 namespace {
 
 constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare; }
-constexpr int64_t grain(UnaryOp op) { return takes_integers(op) || op == kSqrt || op == kRsqrt ? 8192 : 2048; }
+constexpr int64_t grain(UnaryOp op) {
+  return takes_integers(op) || op == kSqrt || op == kRsqrt || op == kReLU6 ? 8192 : 2048;
+}
 
 // GeLU's attribute `approximate` chooses between the two formulas.
 UnaryOp chosen(const Arguments &a, UnaryOp op) {
@@ -126,6 +135,7 @@ double formula(UnaryOp op, double x) {
     case kSigmoid: return 1 / (1 + std::exp(-x));
     case kSiLU: return x / (1 + std::exp(-x));
     case kReLU: return x < 0 ? 0 : x;
+    case kReLU6: return x < 0 ? 0 : x > 6 ? 6 : x;
     case kNeg: return -x;
     case kSquare: return x * x;
     case kGeLU: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
@@ -166,6 +176,7 @@ OPGRAFT_UNARY(Tanh)
 OPGRAFT_UNARY(Sigmoid)
 OPGRAFT_UNARY(SiLU)
 OPGRAFT_UNARY(ReLU)
+OPGRAFT_UNARY(ReLU6)
 OPGRAFT_UNARY(Neg)
 OPGRAFT_UNARY(Square)
 OPGRAFT_UNARY(GeLU)

@@ -41,6 +41,7 @@ def broadcast_to(x, shape):
 
 REFERENCE = {
     "Reshape": lambda x, shape: x.reshape(ints(shape)),
+    "Flatten": lambda x: x.reshape(x.shape[0], int(np.prod(x.shape[1:]))),
     "ExpandDims": lambda x, axis: np.expand_dims(x, axis),
     "Squeeze": lambda x, axis=(): np.squeeze(x, tuple(axis) or None),
     "Transpose": lambda x, perm: np.transpose(x, perm),
@@ -79,6 +80,7 @@ CASES = (
         case("Reshape", [("float32", (1,)), i64()]),
         case("Reshape", [FLAGS, i64(-1)]),
     ]
+    + [case("Flatten", [(t, s)]) for t in DTYPES for s in [(2, 3, 4, 5), (4, 6), (5,), (0, 3, 2), (3, 0, 2)]]
     + [
         case(
             "ExpandDims",
@@ -200,6 +202,11 @@ REFUSED = [
         "op": "Reshape",
         "inputs": [("float32", (4,)), ("float32", (1,))],
         "error": "Reshape: shape must be int64 or int32, got float32",
+    },
+    {
+        "op": "Flatten",
+        "inputs": [("float32", 1.0)],
+        "error": r"Flatten: x must have at least 1 dimension, got shape \(\)",
     },
     {
         "op": "ExpandDims",

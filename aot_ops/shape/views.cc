@@ -1,4 +1,4 @@
-// Reshape, ExpandDims and Squeeze: the elements stay, the dimensions change. A host that honours
+// Reshape, Flatten, ExpandDims and Squeeze: the elements stay, the dimensions change. A host that honours
 // `view` never runs these kernels.
 #include <algorithm>
 
@@ -49,6 +49,15 @@ void InferReshape(InferContext &c) {
   c.output(c.input(0).dtype(), out);
 }
 
+void InferFlatten(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  auto from = c.input(0).shape();
+  c.check(!from.empty(), "x must have at least 1 dimension, got shape ()");
+  int64_t rest = 1;
+  for (int64_t d : from.subspan(1)) rest = c.dim_op('*', rest, d);
+  c.output(c.input(0).dtype(), Shape{from[0], rest});
+}
+
 void InferExpandDims(InferContext &c) {
   check_any_dtype(c, 0, "x");
   auto from = c.input(0).shape();
@@ -80,5 +89,6 @@ void InferSqueeze(InferContext &c) {
 
 using namespace opgraft;
 OPGRAFT_OP(Reshape, .inputs = 2, .infer = InferReshape, .kernel = copy_all, .reference = copy_all)
+OPGRAFT_OP(Flatten, .inputs = 1, .infer = InferFlatten, .kernel = copy_all, .reference = copy_all)
 OPGRAFT_OP(ExpandDims, .inputs = 1, .infer = InferExpandDims, .kernel = copy_all, .reference = copy_all)
 OPGRAFT_OP(Squeeze, .inputs = 1, .infer = InferSqueeze, .kernel = copy_all, .reference = copy_all)

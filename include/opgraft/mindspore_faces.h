@@ -251,10 +251,14 @@ inline std::vector<int32_t> infer_types(const OpSpec &spec, const OpInfo &info, 
                                         : tensor(nullptr, rank[i], kUnknown, types[i]);
   };
   put();
-  // First all inputs of one rank, then, for the first five, every mixture of ranks up to 4.
-  static constexpr int kOrder[] = {2, 3, 4, 1, 0, 5, 6, 7, 8};
+  // First all inputs of one rank; then tensors of one rank with vectors beside them, where there are more inputs than
+  // can be tried in every mixture; then, for the first five, every mixture of ranks up to 4.
+  static constexpr int kOrder[] = {2, 3, 4, 1, 0, 5, 6, 7, 8}, kBesideVectors[] = {4, 3, 2, 5};
   static constexpr int kMostMixed = 4;
-  size_t at = 0, mixed = std::min(types.size(), size_t(5));
+  const size_t mixed = std::min(types.size(), size_t(5)),
+               most = types.size() > 5 && types.size() <= 9 ? size_t(1) << types.size() : 0;
+  size_t at = 0, vectors = 0;
+  bool mixing = false;
   Inferred room;
   infer_first(
       spec, info, in, attrs, room, [](const Error &e) { return e.status == OPGRAFT_INVALID_TYPE; },
@@ -263,7 +267,13 @@ inline std::vector<int32_t> infer_types(const OpSpec &spec, const OpInfo &info, 
           std::fill(rank.begin(), rank.end(), kOrder[at]);
           return put(), true;
         }
-        if (at == std::size(kOrder)) return std::fill(rank.begin(), rank.end(), 0), put(), true;
+        if (vectors < most * std::size(kBesideVectors)) {
+          for (size_t i = 0; i < rank.size(); ++i)
+            rank[i] = vectors % most >> i & 1 ? 1 : kBesideVectors[vectors / most];
+          ++vectors;
+          return put(), true;
+        }
+        if (!mixing) return mixing = true, std::fill(rank.begin(), rank.end(), 0), put(), true;
         for (size_t i = mixed; i-- > 0; rank[i] = 0)
           if (++rank[i] <= kMostMixed) return put(), true;
         return false;

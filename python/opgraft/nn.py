@@ -5,6 +5,12 @@ import numpy as np
 from . import _core, ops
 from . import trace as _trace
 from .cell import Cell as Cell
+from .convolution import AvgPool2d as AvgPool2d
+from .convolution import BatchNorm2d as BatchNorm2d
+from .convolution import Conv2d as Conv2d
+from .convolution import Flatten as Flatten
+from .convolution import MaxPool2d as MaxPool2d
+from .convolution import ReLU6 as ReLU6
 from .dtype import float32
 from .program import Program
 from .tensor import Parameter, Tensor

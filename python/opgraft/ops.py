@@ -4,6 +4,7 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from . import dtype as dt
+from . import windows as _windows
 from .custom import Custom, CustomRegOp, DataType
 from .primitive import pair as _pair
 from .primitive import primitive
@@ -48,7 +49,7 @@ maximum, minimum = _binary("maximum", "Maximum"), _binary("minimum", "Minimum")
 less, equal, greater = _binary("less", "Less"), _binary("equal", "Equal"), _binary("greater", "Greater")
 sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
-neg, square = _unary("neg", "Neg"), _unary("square", "Square")
+relu6, neg, square = _unary("relu6", "ReLU6"), _unary("neg", "Neg"), _unary("square", "Square")
 
 
 @_export
@@ -222,6 +223,10 @@ def select(cond, x, y):
 
 where = select
 __all__.append("where")
+Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
+conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
+avg_pool2d = _windows.avg_pool2d
+__all__ += ["AvgPool", "BatchNorm", "Conv2D", "MaxPool", "avg_pool2d", "batch_norm", "conv2d", "flatten"]
 
 
 @_export
@@ -277,7 +282,8 @@ for _name, _f, *_arguments in [
     ("Reshape", reshape), ("Transpose", transpose), ("ExpandDims", expand_dims), ("Squeeze", squeeze, "axis"),
     ("Gather", gather), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile),
     ("BroadcastTo", broadcast_to, "shape"), ("Select", select), ("StridedSlice", strided_slice), ("Neg", neg),
-    ("Square", square), ("Split", lambda x, axis=0, output_num=1: split(x, output_num, axis), "axis", "output_num"),
+    ("Square", square), ("ReLU6", relu6), ("Flatten", flatten),
+    ("Split", lambda x, axis=0, output_num=1: split(x, output_num, axis), "axis", "output_num"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)
     __all__.append(_name)

@@ -1,0 +1,78 @@
+// Windows that slide over the height and width of NCHW tensors: what Conv2D and the pools share.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <string>
+#include <vector>
+
+#include "opgraft/op.h"
+
+namespace opgraft {
+
+// One axis: element k of window o is x[o * stride + k * dilation - before], outside of x padding.
+struct Window {
+  int64_t in, out, kernel, stride, dilation, before;
+  int64_t span() const { return (kernel - 1) * dilation + 1; }
+  int64_t at(int64_t o, int64_t k) const { return o * stride + k * dilation - before; }
+};
+
+// Height and width of an attribute: one number for both, two, or four with those of N and C first.
+inline std::array<int64_t, 2> window_pair(const Arguments &c, const char *name, std::vector<int64_t> fallback) {
+  const auto v = c.attr_ints(name, std::move(fallback));
+  const size_t n = v.size();
+  bool ok = (n == 1 || n == 2 || n == 4) && (n != 4 || (v[0] == 1 && v[1] == 1));
+  for (int64_t i : v) ok = ok && i > 0 && i < int64_t(1) << 31;
+  c.check(ok, std::string(name) + " must be 1, 2 or 4 positive numbers, the first two of 4 being 1, got " +
+                  to_string(std::span<const int64_t>(v)));
+  return {v[n < 2 ? 0 : n - 2], v[n - 1]};
+}
+
+// The pad_mode in lower case, one of `allowed`.
+inline std::string window_mode(const Arguments &c, std::initializer_list<const char *> allowed) {
+  std::string mode = c.attr_string("pad_mode", "valid"), names;
+  for (char &l : mode) l = char(l >= 'A' && l <= 'Z' ? l - 'A' + 'a' : l);
+  for (const char *a : allowed) {
+    if (mode == a) return mode;
+    names += (names.empty() ? "" : ", ") + std::string(a);
+  }
+  c.fail(OPGRAFT_INVALID_VALUE, "pad_mode must be one of " + names + ", got '" + mode + "'");
+}
+
+// MindSpore's CPU knows NCHW only; its primitives call the attribute format or data_format.
+inline void check_nchw(const Arguments &c) {
+  for (const char *name : {"format", "data_format"}) {
+    const std::string format = c.attr_string(name, "NCHW");
+    c.check(format == "NCHW", std::string(name) + " must be NCHW, got '" + format + "'", OPGRAFT_UNSUPPORTED);
+  }
+  c.check(c.input(0).rank() == 4, "x must have 4 dimensions (N, C, H, W), got shape " + to_string(c.input(0).shape()));
+}
+
+// w.out and w.before; before and after: the padding of pad_mode "pad". out is 0 where x is too small for one window.
+inline void fit_window(Window &w, const std::string &mode, int64_t before, int64_t after) {
+  if (mode == "same") {
+    w.out = (w.in + w.stride - 1) / w.stride;
+    w.before = std::max<int64_t>(0, (w.out - 1) * w.stride + w.span() - w.in) / 2;  // the odd one goes behind
+    return;
+  }
+  w.before = mode == "pad" ? before : 0;
+  const int64_t free = w.in + w.before + (mode == "pad" ? after : 0) - w.span();
+  w.out = free < 0 ? 0 : free / w.stride + 1;
+}
+
+// The output's dimension, of an input dimension that may be open.
+inline int64_t window_dim(const InferContext &c, Window w, const std::string &mode, int64_t before, int64_t after,
+                          const char *name) {
+  if (w.in >= 0) {
+    fit_window(w, mode, before, after);
+    c.check(w.out > 0, std::string("x's ") + name + " with its padding must hold the window of " +
+                           std::to_string(w.span()) + ", got " + std::to_string(w.in));
+    return w.out;
+  }
+  if (w.stride != 1) return -1;
+  if (mode == "same") return w.in;
+  const int64_t more = (mode == "pad" ? before + after : 0) - w.span() + 1;
+  return more == 0 ? w.in : more > 0 ? c.dim_op('+', w.in, more) : c.dim_op('-', w.in, -more);
+}
+
+}  // namespace opgraft

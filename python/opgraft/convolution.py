@@ -1,0 +1,180 @@
+"""The layers of convolutional networks, under MindSpore's names; NCHW."""
+
+import numbers
+
+import numpy as np
+
+from . import dtype as dt
+from . import ops, windows
+from .cell import Cell
+from .tensor import Parameter, Tensor
+
+
+def _initial(name, argument, init, shape, dtype, fan=(1, 1)):
+    """A Parameter as `init` says: a Tensor, a number or the name of one of MindSpore's initializers.
+
+    fan: (fan_in, fan_out) of what scales with them.
+    """
+    rng, named = np.random.default_rng(0), init.lower() if isinstance(init, str) else None
+    limits = {"uniform": 0.07, "he_uniform": (6 / fan[0]) ** 0.5, "xavier_uniform": (6 / (fan[0] + fan[1])) ** 0.5}
+    limits |= {"heuniform": limits["he_uniform"], "xavieruniform": limits["xavier_uniform"]}
+    if isinstance(init, (Tensor, np.ndarray)):
+        value = np.asarray(init)
+        if value.shape != shape:
+            raise ValueError(f"{name}: {argument}.shape must be {shape}, got {value.shape}")
+    elif isinstance(init, numbers.Real) and not isinstance(init, bool):
+        value = np.full(shape, init)
+    elif named in ("zeros", "zero", "ones", "one"):
+        value = np.full(shape, float(named[0] == "o"))
+    elif named == "normal":
+        value = rng.normal(0.0, 0.01, shape)
+    elif named in limits:
+        value = rng.uniform(-limits[named], limits[named], shape)
+    else:
+        raise ValueError(f"{name}: {argument} must be a Tensor, a number, 'zeros', 'ones', 'normal', 'uniform', "
+                         f"'he_uniform' or 'xavier_uniform', got {init!r}")  # fmt: skip
+    return Parameter(np.ascontiguousarray(value).astype(dt.to_dtype(dtype, f"{name}: dtype")))
+
+
+class Conv2d(Cell):
+    """Convolution; weight is (out_channels, in_channels / group, kH, kW), x (N, in_channels, H, W)."""
+
+    def __init__(self, in_channels, out_channels, kernel_size, stride=1, pad_mode="same", padding=0, dilation=1,
+                 group=1, has_bias=False, weight_init=None, bias_init=None, data_format="NCHW",
+                 dtype=dt.float32):  # fmt: skip
+        super().__init__()
+        for name, value in ("in_channels", in_channels), ("out_channels", out_channels), ("group", group):
+            windows.positive("Conv2d", name, value)
+        if in_channels % group or out_channels % group:
+            raise ValueError(f"Conv2d: in_channels and out_channels must be multiples of group {group}, got "
+                             f"{in_channels} and {out_channels}")  # fmt: skip
+        if not isinstance(has_bias, bool):
+            raise TypeError(f"Conv2d: has_bias must be a bool, got {type(has_bias).__name__}")
+        self.in_channels, self.out_channels, self.group, self.has_bias = in_channels, out_channels, group, has_bias
+        self.kernel_size = windows.pair("Conv2d", "kernel_size", kernel_size)
+        self.stride = windows.pair("Conv2d", "stride", stride)
+        self.dilation = windows.pair("Conv2d", "dilation", dilation)
+        windows.padding("Conv2d", "padding", pad_mode, padding)
+        self.pad_mode, self.padding, self.data_format = pad_mode, padding, data_format
+        self.conv2d = windows.Conv2D(out_channels, self.kernel_size, 1, pad_mode, padding, self.stride, self.dilation,
+                                     group, data_format)  # fmt: skip
+        taps = self.kernel_size[0] * self.kernel_size[1]
+        fan_in = in_channels // group * taps
+        fan, limit = (fan_in, out_channels * taps), fan_in**-0.5  # HeUniform(sqrt(5)), as MindSpore's default
+        rng, shape = np.random.default_rng(0), (out_channels, in_channels // group, *self.kernel_size)
+        drawn = rng.uniform(-limit, limit, shape) if weight_init is None else weight_init
+        self.weight = _initial("Conv2d", "weight_init", drawn, shape, dtype, fan)
+        self.bias = None
+        if has_bias:
+            drawn = rng.uniform(-limit, limit, out_channels) if bias_init is None else bias_init
+            self.bias = _initial("Conv2d", "bias_init", drawn, (out_channels,), dtype)
+
+    def construct(self, x):
+        y = self.conv2d(x, self.weight)
+        return ops.bias_add(y, self.bias) if self.has_bias else y
+
+    def __repr__(self):
+        return (f"Conv2d(input_channels={self.in_channels}, output_channels={self.out_channels}, "
+                f"kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode}, "
+                f"padding={self.padding}, dilation={self.dilation}, group={self.group}, "
+                f"has_bias={self.has_bias})")  # fmt: skip
+
+
+class BatchNorm2d(Cell):
+    """Normalises x (N, num_features, H, W) by channel with moving_mean and moving_variance: opgraft runs inference."""
+
+    def __init__(self, num_features, eps=1e-5, momentum=0.9, affine=True, gamma_init="ones", beta_init="zeros",
+                 moving_mean_init="zeros", moving_var_init="ones", use_batch_statistics=None, data_format="NCHW",
+                 dtype=dt.float32):  # fmt: skip
+        super().__init__()
+        windows.positive("BatchNorm2d", "num_features", num_features)
+        if not 0 <= momentum <= 1:
+            raise ValueError(f"BatchNorm2d: momentum must be in [0, 1], got {momentum}")
+        windows.nchw("BatchNorm2d", data_format)
+        if use_batch_statistics:
+            raise ValueError("BatchNorm2d: use_batch_statistics must be None or False: opgraft runs inference only")
+        self.num_features, self.eps, self.momentum = num_features, eps, 1.0 - momentum
+        for name, init, trained in [
+            ("moving_mean", moving_mean_init, False), ("moving_variance", moving_var_init, False),
+            ("gamma", gamma_init, affine), ("beta", beta_init, affine),
+        ]:  # fmt: skip
+            parameter = _initial("BatchNorm2d", f"{name} initializer", init, (num_features,), dtype)
+            parameter.requires_grad = trained
+            setattr(self, name, parameter)
+        self.bn_infer = windows.BatchNorm(epsilon=eps)
+
+    def construct(self, x):
+        if len(x.shape) != 4:
+            raise ValueError(f"BatchNorm2d: x must have 4 dimensions, got shape {x.shape}")
+        return self.bn_infer(x, self.gamma, self.beta, self.moving_mean, self.moving_variance)[0]
+
+    def __repr__(self):
+        return f"BatchNorm2d(num_features={self.num_features}, eps={self.eps}, momentum={1.0 - self.momentum})"
+
+
+class _Pool2d(Cell):
+    def _setup_pool(self, primitive, kernel_size, stride, pad_mode, data_format, refused):
+        name = type(self).__name__
+        windows.nchw(name, data_format)
+        self.kernel_size = windows.pair(name, "kernel_size", kernel_size, (1, 2))
+        self.stride = windows.pair(name, "stride", stride, (1, 2))
+        self.pad_mode = windows.choice(name, "pad_mode", pad_mode.upper() if isinstance(pad_mode, str) else pad_mode,
+                                       ("VALID", "SAME", "PAD"))  # fmt: skip
+        if self.pad_mode == "PAD" or refused:
+            raise ValueError(f"{name}: pad_mode must be 'valid' or 'same' and {', '.join(self.padded)} at their "
+                             f"defaults, got pad_mode {pad_mode!r}")  # fmt: skip
+        self.pool = primitive(self.kernel_size, self.stride, pad_mode)
+
+    def construct(self, x):
+        if len(x.shape) == 3:
+            return ops.squeeze(self.pool(ops.expand_dims(x, 0)), 0)
+        return self.pool(x)
+
+    def __repr__(self):
+        return f"{type(self).__name__}(kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode})"
+
+
+class MaxPool2d(_Pool2d):
+    """The largest element of each window of x (N, C, H, W) or (C, H, W)."""
+
+    padded = ("padding", "dilation", "return_indices", "ceil_mode")
+
+    def __init__(self, kernel_size=1, stride=1, pad_mode="valid", padding=0, dilation=1, return_indices=False,
+                 ceil_mode=False, data_format="NCHW"):  # fmt: skip
+        super().__init__()
+        refused = padding != 0 or dilation != 1 or return_indices or ceil_mode
+        self._setup_pool(windows.MaxPool, kernel_size, stride, pad_mode, data_format, refused)
+
+
+class AvgPool2d(_Pool2d):
+    """The mean of each window of x (N, C, H, W) or (C, H, W); padding is not counted."""
+
+    padded = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
+
+    def __init__(self, kernel_size=1, stride=1, pad_mode="valid", padding=0, ceil_mode=False, count_include_pad=True,
+                 divisor_override=None, data_format="NCHW"):  # fmt: skip
+        super().__init__()
+        refused = padding != 0 or ceil_mode or not count_include_pad or divisor_override is not None
+        self._setup_pool(windows.AvgPool, kernel_size, stride, pad_mode, data_format, refused)
+
+
+class ReLU6(Cell):
+    """min(max(x, 0), 6)"""
+
+    def construct(self, x):
+        return ops.relu6(x)
+
+
+class Flatten(Cell):
+    """The dimensions from start_dim to end_dim as one."""
+
+    def __init__(self, start_dim=1, end_dim=-1):
+        super().__init__()
+        self.start_dim, self.end_dim = start_dim, end_dim
+
+    def construct(self, x):
+        rank = max(1, len(x.shape))
+        for name, axis in ("start_dim", self.start_dim), ("end_dim", self.end_dim):
+            if not -rank <= axis < rank:
+                raise ValueError(f"Flatten: {name} must be in [{-rank}, {rank}), got {axis}")
+        return ops.flatten(x, start_dim=self.start_dim, end_dim=self.end_dim)

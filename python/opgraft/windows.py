@@ -1,0 +1,182 @@
+"""Primitives over the height and width of NCHW tensors: convolution, normalisation by channel, pools, Flatten."""
+
+from .primitive import primitive
+from .primitive import tensor as _tensor
+
+ONES = (1, 1)
+
+
+def _is_int(value):
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def positive(name, argument, value):
+    if not _is_int(value):
+        raise TypeError(f"{name}: {argument} must be an int, got {value!r}")
+    if value < 1:
+        raise ValueError(f"{name}: {argument} must be positive, got {value}")
+    return value
+
+
+def pair(name, argument, value, sizes=(2,)):
+    """A number for height and width, or a tuple whose last two they are; as (height, width)."""
+    items = (value, value) if _is_int(value) else value
+    if not isinstance(items, tuple) or not all(map(_is_int, items)):
+        raise TypeError(f"{name}: {argument} must be an int or a tuple of ints, got {value!r}")
+    if len(items) not in sizes or min(items) < 1:
+        lengths = " or ".join(map(str, sizes))
+        raise ValueError(f"{name}: {argument} must be positive, an int or a tuple of {lengths}, got {value!r}")
+    if len(items) == 1:
+        items *= 2
+    return tuple(items[-2:])
+
+
+def nchw(name, data_format):
+    if data_format != "NCHW":
+        raise ValueError(f"{name}: data_format must be 'NCHW', as on MindSpore's CPU, got {data_format!r}")
+
+
+def choice(name, argument, value, allowed):
+    if not isinstance(value, str):
+        raise TypeError(f"{name}: {argument} must be a str, got {type(value).__name__}")
+    if value not in allowed:
+        raise ValueError(f"{name}: {argument} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+    return value
+
+
+def padding(name, argument, pad_mode, pad):
+    """`pad` as (top, bottom, left, right); only pad_mode 'pad' may have one."""
+    items = (pad,) * 4 if _is_int(pad) else pad
+    if not isinstance(items, tuple) or not all(map(_is_int, items)):
+        raise TypeError(f"{name}: {argument} must be an int or a tuple of ints, got {pad!r}")
+    if len(items) != 4 or min(items) < 0:
+        raise ValueError(f"{name}: {argument} must be an int or a tuple of 4, none negative, got {pad!r}")
+    if choice(name, "pad_mode", pad_mode, ("valid", "same", "pad")) != "pad" and any(items):
+        raise ValueError(f"{name}: {argument} must be 0 where pad_mode is not 'pad', got {pad!r} with {pad_mode!r}")
+    return items
+
+
+class _Primitive:
+    """Attributes to the constructor, tensors to the call, as MindSpore's primitives take them."""
+
+    attrs: dict
+
+    def _run(self, **tensors):
+        name = type(self).__name__
+        return primitive(name, *[_tensor(t, f"{name}: {key}") for key, t in tensors.items()], **self.attrs)
+
+    def __repr__(self):
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in self.attrs.items())})"
+
+
+class Conv2D(_Primitive):
+    """Convolution of x (N, C, H, W) with weight (out_channel, C / group, kH, kW); pad: top, bottom, left, right."""
+
+    def __init__(self, out_channel, kernel_size, mode=1, pad_mode="valid", pad=0, stride=1, dilation=1, group=1,
+                 data_format="NCHW"):  # fmt: skip
+        if mode != 1:
+            raise ValueError(f"Conv2D: mode must be 1, got {mode!r}")
+        nchw("Conv2D", data_format)
+        self.attrs = {
+            "out_channel": positive("Conv2D", "out_channel", out_channel),
+            "kernel_size": pair("Conv2D", "kernel_size", kernel_size),
+            "pad_mode": pad_mode,
+            "pad": padding("Conv2D", "pad", pad_mode, pad),
+            "stride": ONES + pair("Conv2D", "stride", stride, (2, 4)),
+            "dilation": ONES + pair("Conv2D", "dilation", dilation, (2, 4)),
+            "group": positive("Conv2D", "group", group),
+        }
+
+    def __call__(self, x, w):
+        return self._run(x=x, w=w)
+
+
+class BatchNorm(_Primitive):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias by channel, then mean and variance, twice."""
+
+    def __init__(self, is_training=False, epsilon=1e-5, momentum=0.1, data_format="NCHW"):
+        if is_training:
+            raise ValueError("BatchNorm: is_training must be False: opgraft runs inference only")
+        nchw("BatchNorm", data_format)
+        if not 0 < epsilon <= 1 or not 0 <= momentum <= 1:
+            raise ValueError(f"BatchNorm: epsilon must be in (0, 1] and momentum in [0, 1], got {epsilon}, {momentum}")
+        self.attrs = {"is_training": False, "epsilon": float(epsilon), "momentum": float(momentum)}
+
+    def __call__(self, input_x, scale, bias, mean, variance):
+        return self._run(input_x=input_x, scale=scale, bias=bias, mean=mean, variance=variance)
+
+
+class _Pool(_Primitive):
+    batch = ()  # MaxPool's sizes are four numbers
+
+    def __init__(self, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"):
+        name = type(self).__name__
+        nchw(name, data_format)
+        if not isinstance(pad_mode, str):
+            raise TypeError(f"{name}: pad_mode must be a str, got {type(pad_mode).__name__}")
+        self.attrs = {
+            "kernel_size": self.batch + pair(name, "kernel_size", kernel_size),
+            "strides": self.batch + pair(name, "strides", strides),
+            "pad_mode": choice(name, "pad_mode", pad_mode.upper(), ("VALID", "SAME")),
+        }
+
+    def __call__(self, x):
+        return self._run(x=x)
+
+
+class MaxPool(_Pool):
+    """The largest element of each window."""
+
+    batch = ONES
+
+
+class AvgPool(_Pool):
+    """The mean of each window; padding is not counted."""
+
+
+def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):  # noqa: A002
+    """Convolution, and the bias (out_channel,) where there is one."""
+    weight = _tensor(weight, "conv2d: weight")
+    if len(weight.shape) != 4:
+        raise ValueError(f"conv2d: weight must have 4 dimensions, got shape {weight.shape}")
+    out_channel, kernel_size = weight.shape[0], tuple(weight.shape[2:])
+    y = Conv2D(out_channel, kernel_size, 1, pad_mode, padding, stride, dilation, groups)(input, weight)
+    return y if bias is None else primitive("BiasAdd", y, _tensor(bias, "conv2d: bias"))
+
+
+def batch_norm(input_x, running_mean, running_var, weight, bias, training=False, momentum=0.1, eps=1e-5):
+    """BatchNorm by the statistics given."""
+    return BatchNorm(training, eps, momentum)(input_x, weight, bias, running_mean, running_var)[0]
+
+
+def avg_pool2d(input_x, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"):
+    """The mean of each window."""
+    return AvgPool(kernel_size, strides, pad_mode, data_format)(input_x)
+
+
+def flatten(input, order="C", *, start_dim=1, end_dim=-1):  # noqa: A002
+    """The dimensions from start_dim to end_dim as one."""
+    x = _tensor(input, "flatten: input")
+    choice("flatten", "order", order, ("C", "F"))
+    rank = max(1, len(x.shape))
+    for name, axis in ("start_dim", start_dim), ("end_dim", end_dim):
+        if not _is_int(axis):
+            raise TypeError(f"flatten: {name} must be an int, got {axis!r}")
+    if order == "F" and len(x.shape) > 1:
+        x = primitive("Transpose", x, perm=list(range(rank))[::-1])
+    if (start_dim, end_dim) == (1, -1):
+        return primitive("Flatten", x) if len(x.shape) > 1 else primitive("Reshape", x, shape=(-1,))
+    for name, axis in ("start_dim", start_dim), ("end_dim", end_dim):
+        if not -rank <= axis < rank:
+            raise ValueError(f"flatten: {name} must be in [{-rank}, {rank}), got {axis}")
+    first, last = start_dim % rank, end_dim % rank
+    if first > last:
+        raise ValueError(f"flatten: start_dim cannot come after end_dim, got {start_dim} and {end_dim}")
+    if len(x.shape) < 2:
+        return primitive("Reshape", x, shape=(-1,))
+    if first == last:
+        return x
+    size = 1
+    for d in x.shape[first : last + 1]:
+        size = size * d
+    return primitive("Reshape", x, shape=(*x.shape[:first], size, *x.shape[last + 1 :]))
