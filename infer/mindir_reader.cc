@@ -8,6 +8,7 @@
 #include "infer/mindir_custom.h"
 #include "infer/mindir_data.h"
 #include "infer/mindir_dims.h"
+#include "infer/mindir_enums.h"
 #include "infer/mindir_items.h"
 
 namespace opgraft {
@@ -193,9 +194,8 @@ class Reader {
     if (l.kind == Literal::kNone) return;  // absent: the op's default
     AttrValue v;
     int32_t kind = m.attr(name)->kind;
-    // MindSpore's C++ primitives carry the layout as an enum.
-    if (name == "data_format" && l.kind == Literal::kInt && (l.i == 0 || l.i == 1))
-      v = std::string(l.i ? "NHWC" : "NCHW");
+    auto word = kind == OPGRAFT_ATTR_STRING && l.kind == Literal::kInt ? word_of(name, l.i) : std::nullopt;
+    if (word) v = *word;
     else if (!to_attr(l, kind, v)) fail(fmt::format("attribute {} has a value of the wrong kind", name));
     out.insert_or_assign(name, std::move(v));
   }

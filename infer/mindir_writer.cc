@@ -7,6 +7,7 @@
 #include "infer/mindir.h"
 #include "infer/mindir_dims.h"
 #include "infer/mindir_encode.h"
+#include "infer/mindir_enums.h"
 #include "infer/mindir_file.h"
 
 namespace opgraft {
@@ -225,6 +226,7 @@ class Writer {
         AttrValue value = it->second;
         auto *text = std::get_if<std::string>(&value);
         if (text && name == "dtype" && dtype_from_name(*text)) value = int64_t(dtype_from_name(*text));
+        else if (auto number = text ? number_of(name, *text) : std::nullopt) value = *number;
         operands.push_back(constant(n.name + "." + name, encode_attribute("value", value)));
       } else if (size_t(index) >= n.inputs.size()) {
         operands.push_back("");

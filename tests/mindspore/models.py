@@ -2,6 +2,7 @@
 
 import mindspore as ms
 import numpy as np
+from conv_models import MobileNet, ResNet
 from mindspore import Parameter, Tensor, nn, ops
 
 
@@ -95,4 +96,8 @@ MODELS = {
         BertLayer, lambda b, s: [normal(b, s, 32), np.zeros((b, 1, 1, s), np.float32)],
         [f32(None, None, 32), f32(None, 1, 1, None)], [(2, 6), (3, 4), (1, 1)]),
     "llama block": (LlamaBlock, lambda b: [normal(b, 6, 32)], None, [(2,)]),
+    "resnet bottleneck": (ResNet, lambda n: [normal(n, 3, 32, 32)], None, [(2,)]),
+    "resnet bottleneck, open batch": (
+        ResNet, lambda n: [normal(n, 3, 32, 32)], [f32(None, 3, 32, 32)], [(2,), (1,), (5,)]),
+    "mobilenet block": (MobileNet, lambda n: [normal(n, 3, 20, 22)], None, [(2,)]),
 }  # fmt: skip
