@@ -1,0 +1,208 @@
+"""The layers of convolutional networks: against NumPy in float64, what they refuse, and how they are grafted."""
+
+import numpy as np
+import opgraft
+import pytest
+from conftest import tables
+from opgraft import Tensor, _core, nn, ops, rewrite
+
+MODES = pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
+CASES = {folder: module for folder, module in tables() if folder in ("conv", "batch_norm", "pool")}
+CONV = CASES["conv"]
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+def within(got, want, bound):
+    """One more rounding than `bound` has: of the float64 that is compared with, to float32."""
+    got = got.asnumpy().astype(np.float64)
+    assert got.shape == want.shape
+    assert (np.abs(got - want) <= bound + 2.0**-24 * np.abs(want)).all(), np.abs(got - want).max()
+
+
+@MODES
+@pytest.mark.parametrize("channels,out,kernel,kwargs", [
+    (3, 8, 3, {}),
+    (4, 6, (3, 5), {"stride": 2, "group": 2, "has_bias": True}),
+    (6, 6, 3, {"pad_mode": "pad", "padding": (2, 1, 0, 3), "group": 6, "dilation": (2, 1), "has_bias": True}),
+    (5, 7, 1, {"pad_mode": "valid", "stride": (1, 3)}),
+])  # fmt: skip
+def test_conv2d(mode, channels, out, kernel, kwargs):
+    opgraft.set_context(mode=mode)
+    net, x = nn.Conv2d(channels, out, kernel, **kwargs), normal(2, channels, 11, 14)
+    k = (kernel, kernel) if isinstance(kernel, int) else kernel
+    assert net.weight.shape == (out, channels // kwargs.get("group", 1), *k)
+    attrs = {"pad_mode": kwargs.get("pad_mode", "same"), "pad": kwargs.get("padding", 0)}
+    attrs |= {key: CONV.pair(kwargs.get(key)) for key in ("stride", "dilation")} | {"group": kwargs.get("group", 1)}
+    wide = [a.astype(np.float64) for a in (x, net.weight.asnumpy())]
+    if net.bias is not None:
+        assert net.bias.asnumpy().any()
+        wide.append(net.bias.asnumpy().astype(np.float64))
+        within(net(x), CONV.fused(*wide, **attrs), CONV.fused_bound(0, *wide, **attrs))
+    else:
+        within(net(x), CONV.conv2d(*wide, **attrs), CONV.bound(0, *wide, **attrs))
+
+
+@MODES
+def test_normalisation_pools_and_flatten(mode):
+    opgraft.set_context(mode=mode)
+    x, norm = normal(2, 3, 7, 9), nn.BatchNorm2d(3, eps=1e-3)
+    for k, p in enumerate((norm.gamma, norm.beta, norm.moving_mean)):
+        p.set_data(normal(3, seed=k))
+    norm.moving_variance.set_data(np.array([0.5, 1, 2]))
+    vectors = [p.asnumpy() for p in (norm.gamma, norm.beta, norm.moving_mean, norm.moving_variance)]
+    wide = [a.astype(np.float64) for a in (x, *vectors)]
+    batch, pool = CASES["batch_norm"], CASES["pool"]
+    within(norm(x), batch.batch_norm(*wide, epsilon=1e-3)[0], batch.bound(0, *wide, epsilon=1e-3)[0])
+    for kernel, stride, mode_ in ((2, 2, "valid"), ((3, 2), (1, 2), "same")):
+        attrs = {"kernel_size": list(CONV.pair(kernel)), "strides": list(CONV.pair(stride)), "pad_mode": mode_}
+        largest = nn.MaxPool2d(kernel, stride, mode_)
+        np.testing.assert_array_equal(largest(x).asnumpy(), pool.max_pool(x, **attrs))
+        np.testing.assert_array_equal(largest(x[0]).asnumpy(), pool.max_pool(x[:1], **attrs)[0])
+        within(nn.AvgPool2d(kernel, stride, mode_)(x), pool.avg_pool(wide[0], **attrs),
+               pool.avg_bound(0, wide[0], **attrs))  # fmt: skip
+    np.testing.assert_array_equal(nn.ReLU6()(9 * x).asnumpy(), np.clip(9 * x, 0, 6))
+    for cell, want in [
+        (nn.Flatten(), (2, 189)), (nn.Flatten(2), (2, 3, 63)), (nn.Flatten(0, -2), (42, 9)),
+        (nn.Flatten(1, 1), x.shape),
+    ]:  # fmt: skip
+        np.testing.assert_array_equal(cell(x).asnumpy(), x.reshape(want))
+    np.testing.assert_array_equal(ops.flatten(Tensor(x), order="F").asnumpy(), x.T.reshape(9, -1))
+
+
+def test_initial_values():
+    for init, want in [("zeros", 0.0), ("ones", 1.0), (0.5, 0.5), (Tensor(normal(4, 3, 2, 2)), normal(4, 3, 2, 2))]:
+        assert (nn.Conv2d(3, 4, 2, weight_init=init).weight.asnumpy() == want).all()
+    for init, limit in [("he_uniform", 0.5**0.5), ("XavierUniform", (6 / 28) ** 0.5), (None, 12**-0.5)]:
+        drawn = np.abs(nn.Conv2d(3, 4, 2, weight_init=init).weight.asnumpy())
+        assert 0.8 * limit < drawn.max() <= limit
+    net = nn.Conv2d(3, 4, 2, has_bias=True, dtype=opgraft.float16)
+    assert net.weight.dtype == net.bias.dtype == np.float16
+    assert [p.requires_grad for p in nn.BatchNorm2d(3, affine=False).get_parameters()] == [False] * 4
+
+
+CONV_ARGS = {"in_channels": 3, "out_channels": 4, "kernel_size": 3}
+
+
+@pytest.mark.parametrize("make,kwargs,error,match", [
+    (nn.Conv2d, CONV_ARGS | {"padding": 1}, ValueError, "padding must be 0 where .* 'pad', got 1 with 'same'"),
+    (nn.Conv2d, CONV_ARGS | {"pad_mode": "full"}, ValueError, "pad_mode must be one of .*, got 'full'"),
+    (nn.Conv2d, CONV_ARGS | {"group": 2}, ValueError, "must be multiples of group 2, got 3 and 4"),
+    (nn.Conv2d, CONV_ARGS | {"data_format": "NHWC"}, ValueError, "data_format must be 'NCHW'.*got 'NHWC'"),
+    (nn.Conv2d, CONV_ARGS | {"stride": 1.5}, TypeError, "stride must be an int or a tuple of ints, got 1.5"),
+    (nn.Conv2d, CONV_ARGS | {"kernel_size": 0}, ValueError, "kernel_size must be positive"),
+    (nn.Conv2d, CONV_ARGS | {"has_bias": 1}, TypeError, "has_bias must be a bool, got int"),
+    (nn.Conv2d, CONV_ARGS | {"in_channels": True}, TypeError, "in_channels must be an int, got True"),
+    (nn.Conv2d, CONV_ARGS | {"weight_init": "xavier"}, ValueError, "weight_init must be a Tensor, .*got 'xavier'"),
+    (nn.Conv2d, CONV_ARGS | {"weight_init": normal(4)}, ValueError, r"weight_init.shape must be .*, got \(4,\)"),
+    (nn.BatchNorm2d, {"num_features": 0}, ValueError, "num_features must be positive, got 0"),
+    (nn.BatchNorm2d, {"num_features": 3, "momentum": 2}, ValueError, r"momentum must be in \[0, 1\], got 2"),
+    (nn.BatchNorm2d, {"num_features": 3, "use_batch_statistics": True}, ValueError, "opgraft runs inference only"),
+    (nn.MaxPool2d, {"kernel_size": (2, 0)}, ValueError, r"kernel_size must be positive, .*got \(2, 0\)"),
+    (nn.MaxPool2d, {"kernel_size": 2, "pad_mode": "pad", "padding": 1}, ValueError, "must be 'valid' or 'same'"),
+    (nn.AvgPool2d, {"kernel_size": 2, "count_include_pad": False}, ValueError, "count_include_pad.* at their defaults"),
+    (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "mode": 0}, ValueError, "Conv2D: mode must be 1, got 0"),
+    (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "stride": (1, 2, 3)}, ValueError, "a tuple of 2 or 4"),
+    (ops.BatchNorm, {"is_training": True}, ValueError, "is_training must be False: opgraft runs inference only"),
+    (ops.MaxPool, {"pad_mode": "pad"}, ValueError, "MaxPool: pad_mode must be one of 'VALID', 'SAME', got 'PAD'"),
+])  # fmt: skip
+def test_refused(make, kwargs, error, match):
+    with pytest.raises(error, match=match):
+        make(**kwargs)
+
+
+def test_refused_inputs():
+    with pytest.raises(ValueError, match=r"BatchNorm2d: x must have 4 dimensions, got shape \(2, 3\)"):
+        nn.BatchNorm2d(3)(normal(2, 3))
+    with pytest.raises(ValueError, match=r"Flatten: start_dim must be in \[-1, 1\), got 1"):
+        nn.Flatten()(normal(3))
+    with pytest.raises(ValueError, match="x must have weight's 3 channels times group 1, got shape"):
+        nn.Conv2d(3, 4, 3)(normal(1, 5, 8, 8))
+    with pytest.raises(TypeError, match="Conv2D: w must be a Tensor, got list"):
+        ops.Conv2D(3, 3)(normal(1, 1, 8, 8), [1.0])
+
+
+class Residual(nn.Cell):
+    """A bottleneck, its own input or a shortcut added before the activation."""
+
+    def __init__(self, norm, act, shortcut=False, group=1):
+        super().__init__()
+        self.first = nn.Conv2d(6, 6, 3, has_bias=not norm, group=group)
+        self.norm = nn.BatchNorm2d(6, moving_var_init=Tensor(np.linspace(0.5, 2, 6, dtype=np.float32)),
+                                   beta_init=0.25, moving_mean_init=-0.5, gamma_init=1.5) if norm else None  # fmt: skip
+        self.shortcut = nn.Conv2d(6, 6, 1, has_bias=True) if shortcut else None
+        self.act = act()
+
+    def construct(self, x):
+        y = self.first(x)
+        y = self.norm(y) if self.norm is not None else y
+        return self.act(y + (self.shortcut(x) if self.shortcut is not None else x))
+
+
+@pytest.mark.parametrize("group", [1, 6])
+@pytest.mark.parametrize("shortcut", [False, True])
+@pytest.mark.parametrize("act", [nn.ReLU, nn.ReLU6])
+@pytest.mark.parametrize("norm,fused", [(False, "FusedConv2D"), (True, "FusedConv2DBatchNorm")])
+def test_what_follows_a_convolution_is_grafted(norm, fused, act, shortcut, group, tmp_path):
+    net, x = Residual(norm, act, shortcut, group), normal(2, 6, 9, 13)
+    want, sums = net(x).asnumpy(), np.abs(net.first(x).asnumpy()).max()
+    graph = opgraft.load(opgraft.export(net, x, file_name=str(tmp_path / "net")))
+    report = rewrite.substitute(graph, prove=(x,))
+    text = str(graph)
+    nodes = [line.split(" = ")[1].split("(")[0] for line in text.splitlines() if " = " in line]
+    first = ["FusedConv2D@1.0.0"] if shortcut else []
+    assert sorted(nodes) == sorted([*first, f"{fused}@1.0.0"]), f"{report}\n{text}"
+    assert f'activation="{act.__name__.lower()}"' in text
+    got = nn.GraphCell(graph)(x).asnumpy()
+    # Both sides have the same sums; what follows rounds at most four times on each, a number that is at most the sum
+    # times gamma / sqrt(variance), here 2.2, or 1, with mean and beta, and what is added.
+    added = np.abs(net.shortcut(x).asnumpy() if shortcut else x).max()
+    np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * (2.2 * (sums + 0.5) + 0.25 + added))
+    assert (got == 0).any()
+
+
+def test_a_residual_that_broadcasts_stays_outside():
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(3, 4, 3, has_bias=True)
+
+        def construct(self, x, y):
+            return self.conv(x) + y
+
+    net, x, y = Net(), normal(1, 3, 5, 5), normal(1, 4, 1, 1)
+    want = net(x, y).asnumpy()
+    report = rewrite.substitute(net, prove=(x, y))
+    assert "swapped 1, left 1" in str(report)
+    assert "Add does not fit FusedConv2D@1.0.0: residual.shape must equal the convolution's" in str(report)
+    np.testing.assert_allclose(net(x, y).asnumpy(), want, rtol=0, atol=4 * 2.0**-24 * np.abs(want).max())
+
+
+def test_an_open_batch_and_open_sizes():
+    net = nn.SequentialCell(nn.Conv2d(3, 4, 3, has_bias=True), nn.ReLU(), nn.MaxPool2d(2, 1), nn.Flatten())
+    x = [normal(n, 3, h, 8) for n, h in ((2, 6), (1, 9), (5, 6))]
+    want = [net(a).asnumpy() for a in x]
+    net.set_inputs(Tensor(shape=[None, 3, None, 8], dtype=opgraft.float32))
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    for a, w in zip(x, want):
+        np.testing.assert_array_equal(net(a).asnumpy(), w)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_neither_threads_nor_packed_weights_change_a_bit(dtype):
+    """Few pixels and many channels, whose weights are copied (K = 1024); depthwise; enough units for four threads."""
+    for shape, out, group in (((1, 256, 5, 6), 300, 1), ((2, 40, 30, 30), 40, 40), ((3, 8, 33, 31), 24, 2)):
+        x, weight = normal(*shape).astype(dtype), normal(out, shape[1] // group, 2, 2, seed=1).astype(dtype)
+        attrs = {"out_channel": out, "kernel_size": [2, 2], "pad_mode": "same", "group": group}
+        found = []
+        for threads in (1, 4):
+            _core.set_threads(threads)
+            found.append(_core.run_op(_core.resolve("Conv2D"), [x, weight], attrs)[0])
+        _core.set_threads(0)
+        net = nn.Conv2d(shape[1], out, 2, group=group, weight_init=weight, dtype=dtype)
+        opgraft.set_context(mode=opgraft.GRAPH_MODE)
+        found.append(net(x).asnumpy())
+        opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
+        assert found[0].tobytes() == found[1].tobytes() == found[2].tobytes()
