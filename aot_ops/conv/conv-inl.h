@@ -10,6 +10,7 @@
 #endif
 
 #include "aot_ops/common/gemm-inl.h"
+#include "aot_ops/common/window-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -39,16 +40,6 @@ template <class T> void Finish(const Conv &g, int64_t o, const float *sums, int6
     if (whole) StoreF32(v, d, y + i);
     else StoreF32N(v, d, y + i, some);
   }
-}
-
-// dst[i] = src[i * stride] for i < n.
-template <class T> HWY_INLINE void Spread(const T *src, int64_t stride, int64_t n, float *dst) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  if (stride == 1)
-    for (; i + lanes <= n; i += lanes) hn::StoreU(LoadF32(d, src + i), d, dst + i);
-  for (; i < n; ++i) dst[i] = float(src[i * stride]);
 }
 
 // The i of [0, n) for which window o + i's element k lies in x: [first, last).
@@ -123,9 +114,25 @@ int64_t DepthwiseFloats(const Conv &g) {
   return rows * g.w.stride * PhaseLength(g) + 3 * g.taps() + 2;
 }
 
+// kVectors vectors of sum over t of weights[t] from[offsets[t] + ...].
+template <int kVectors>
+HWY_INLINE void SumTaps(const float *from, const int64_t *offsets, const float *weights, int64_t taps, float *acc) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLanes = kPanel / 2;
+  GemmVec sum[kVectors];
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) sum[v] = hn::Zero(d);
+  for (int64_t t = 0; t < taps; ++t) {
+    const auto w = hn::Set(d, weights[t]);
+#pragma GCC unroll 4
+    for (int v = 0; v < kVectors; ++v) sum[v] = hn::MulAdd(w, hn::LoadU(d, from + offsets[t] + v * kLanes), sum[v]);
+  }
+#pragma GCC unroll 4
+  for (int v = 0; v < kVectors; ++v) hn::Store(sum[v], d, acc + v * kLanes);
+}
+
 // Units [begin, end) of (image, output channel, g.rows rows).
 template <class T> void DepthwiseUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
-  const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2, kWide = 4 * kLanes;
   HWY_ALIGN float acc[kWide];
   const int64_t length = PhaseLength(g), line = g.w.stride * length, taps = g.taps();
@@ -155,22 +162,12 @@ template <class T> void DepthwiseUnits(const Conv &g, int64_t begin, int64_t end
       }
     }
     for (int64_t i = i0; i < i1; ++i)
-      for (int64_t j = 0; j < g.w.out; j += kWide) {
+      for (int64_t j = 0, n; j < g.w.out; j += n) {
         const float *from = buffer + (i - i0) * g.h.stride * line + j;
-        auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
-        for (int64_t t = 0; t < taps; ++t) {
-          const auto w = hn::Set(d, weights[t]);
-          const float *p = from + offsets[t];
-          s0 = hn::MulAdd(w, hn::LoadU(d, p), s0);
-          s1 = hn::MulAdd(w, hn::LoadU(d, p + kLanes), s1);
-          s2 = hn::MulAdd(w, hn::LoadU(d, p + 2 * kLanes), s2);
-          s3 = hn::MulAdd(w, hn::LoadU(d, p + 3 * kLanes), s3);
-        }
-        hn::Store(s0, d, acc);
-        hn::Store(s1, d, acc + kLanes);
-        hn::Store(s2, d, acc + 2 * kLanes);
-        hn::Store(s3, d, acc + 3 * kLanes);
-        const int64_t n = g.w.out - j < kWide ? g.w.out - j : kWide;
+        n = g.w.out - j < kWide ? g.w.out - j : kWide;
+        if (n > 2 * kLanes) SumTaps<4>(from, offsets, weights, taps, acc);
+        else if (n > kLanes) SumTaps<2>(from, offsets, weights, taps, acc);
+        else SumTaps<1>(from, offsets, weights, taps, acc);
         Finish<T>(g, o, acc, (image * g.outputs + o) * g.pixels() + i * g.w.out + j, n);
       }
   }

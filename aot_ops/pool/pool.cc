@@ -9,7 +9,10 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pool.cc"
 #include "hwy/foreach_target.h"
+// clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/window-inl.h"
+// clang-format on
 
 #ifndef OPGRAFT_POOL_ONCE_
 #define OPGRAFT_POOL_ONCE_
@@ -67,14 +70,22 @@ template <class T> void PoolRows(const Pool &g, int64_t begin, int64_t end) {
     int64_t j = 0;
     for (; j < inner0; ++j) y[j] = T(One(g, x, i, j, rows));
     const auto count = hn::Set(d, float((rows[1] - rows[0]) * g.w.kernel));
-    for (; j + lanes <= inner1; j += lanes) {
+    for (; j < inner1 && inner1 - inner0 >= lanes; j += lanes) {
+      j = std::min(j, inner1 - lanes);  // the last vector lies over the one before
       auto v = hn::Set(d, g.mean ? 0.0f : -HUGE_VALF);
+      const bool second = g.w.stride == 2 && g.w.at(j, g.w.kernel - 1) + 2 * lanes <= g.w.in;
       for (int64_t k = rows[0]; k < rows[1]; ++k)
         for (int64_t l = 0; l < g.w.kernel; ++l) {
           const T *from = x + g.h.at(i, k) * g.w.in + g.w.at(j, l);
-          if (g.w.stride > 1)
-            for (int64_t n = 0; n < lanes; ++n) gathered[n] = float(from[n * g.w.stride]);
-          const auto e = g.w.stride > 1 ? hn::Load(d, gathered) : LoadF32(d, from);
+          auto e = v;
+          if (g.w.stride == 1) {
+            e = LoadF32(d, from);
+          } else if (second) {
+            e = EverySecond(d, from);
+          } else {
+            Spread(from, g.w.stride, lanes, gathered);
+            e = hn::Load(d, gathered);
+          }
           v = g.mean ? hn::Add(v, e) : Larger(v, e);
         }
       StoreF32(g.mean ? hn::Div(v, count) : v, d, y + j);
