@@ -120,9 +120,8 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
     return ::opgraft::mindspore::launch(opgraft_export_##Name::kSpec, opgraft_export_##Name::kInfo, nparam, params,   \
                                         ndims, shapes, dtypes, stream, extra);                                        \
   }                                                                                                                   \
-  OPGRAFT_PUBLIC int Name##Init(int *, int64_t **, const char **, void *extra) {                                      \
-    return ::opgraft::mindspore::init(opgraft_export_##Name::kInfo, extra);                                           \
-  }                                                                                                                   \
+  /* MindSpore shows nothing of what fails in Init; the launch, which has no need of it, fails with its text. */      \
+  OPGRAFT_PUBLIC int Name##Init(int *, int64_t **, const char **, void *) { return OPGRAFT_OK; }                      \
   OPGRAFT_PUBLIC opgraft_export_##Name::Results::Shapes Name##InferShape(int *ndims, int64_t **shapes, void *extra) { \
     return opgraft_export_##Name::Results::shapes(opgraft_export_##Name::kSpec, opgraft_export_##Name::kInfo, ndims,  \
                                                   shapes, extra);                                                     \

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <new>
+#include <stdexcept>
 
 #include "opgraft/guard.h"
 #include "opgraft/mindspore.h"
@@ -283,9 +284,16 @@ inline std::vector<int32_t> infer_types(const OpSpec &spec, const OpInfo &info, 
   return out;
 }
 
-// MindSpore shows a return value but no message, and results carry no error at all: it is logged.
-inline int logged(int status) {
-  if (status) std::fprintf(stderr, "opgraft: %s\n", detail::last_error());
+// A host that gives an AotExtra is written in C++ and, as MindSpore does, catches what its operators throw: it hands
+// the text of a std::exception on to the user, and of a status only the number. To any other host the status is
+// returned and the text logged; also where the file has another standard library than MindSpore, which could not
+// catch its exceptions.
+inline int told(int status, [[maybe_unused]] const void *extra) {
+  if (!status) return status;
+#ifdef __GLIBCXX__
+  if (extra) throw std::runtime_error(detail::last_error());
+#endif
+  std::fprintf(stderr, "opgraft: %s\n", detail::last_error());
   return status;
 }
 
@@ -296,7 +304,7 @@ inline int32_t dtype_of(const char *name) {
 
 inline int launch(const OpSpec &spec, const OpInfo &info, int nparam, void **params, int *ndims, int64_t **shapes,
                   const char **dtypes, void *stream, void *extra) {
-  return logged(guarded(info.name, [&] {
+  const int status = guarded(info.name, [&] {
     Attributes attrs(info, extra);
     const int n_in = spec.outputs > 0 ? nparam - spec.outputs : input_count(info, attrs), n_out = nparam - n_in;
     if (n_in < 0 || n_out < 1)
@@ -341,27 +349,24 @@ inline int launch(const OpSpec &spec, const OpInfo &info, int nparam, void **par
       if (!(e.status & OPGRAFT_NOTHING_WRITTEN) || !spec.reference) throw;
       spec.reference(context);
     }
-  }));
+  });
+  return told(status, stream ? nullptr : extra);
 }
 
-inline int init(const OpInfo &info, void *extra) {
-  return logged(guarded(info.name, [&] { Attributes attrs(info, extra); }));
-}
-
-// The C++ types of the results, which MindSpore tells apart by the number of outputs. An error leaves
-// them unknown; the launch, which infers again, then fails with the same message.
+// The C++ types of the results, which MindSpore tells apart by the number of outputs. Where an error is not thrown it
+// leaves them unknown; the launch, which infers again, then fails with the same message.
 template <int kOutputs> struct Results {
   using Shapes = std::vector<Shape>;
   using Types = std::vector<int32_t>;
   static Shapes shapes(const OpSpec &spec, const OpInfo &info, int *ndims, int64_t **in, void *extra) {
     Shapes out;
-    if (logged(guarded(info.name, [&] { out = infer_shapes(spec, info, ndims, in, extra); })) && spec.outputs > 0)
+    if (told(guarded(info.name, [&] { out = infer_shapes(spec, info, ndims, in, extra); }), extra) && spec.outputs > 0)
       guarded(info.name, [&] { out.assign(size_t(spec.outputs), Shape{-2}); });
     return out;
   }
   static Types types(const OpSpec &spec, const OpInfo &info, const std::vector<int32_t> &in, void *extra) {
     Types out;
-    if (logged(guarded(info.name, [&] { out = infer_types(spec, info, in, extra); })) && spec.outputs > 0)
+    if (told(guarded(info.name, [&] { out = infer_types(spec, info, in, extra); }), extra) && spec.outputs > 0)
       guarded(info.name, [&] { out.assign(size_t(spec.outputs), OPGRAFT_UNKNOWN); });
     return out;
   }

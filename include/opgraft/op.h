@@ -4,7 +4,7 @@
 //   OPGRAFT_OP(SwiGLU, .inputs = 2, .infer = Infer, .kernel = Kernel, .reference = Reference)
 //
 // which emits the native descriptor (abi.h) and MindSpore's entry, Init, InferShape and InferType
-// (mindspore.h). Errors are C++ exceptions here; none crosses the boundary.
+// (mindspore.h). Errors are C++ exceptions here; none crosses the native ABI.
 #pragma once
 
 #include <atomic>

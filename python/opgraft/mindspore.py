@@ -4,11 +4,15 @@ Needs MindSpore (2.10 is tested) in the same environment; opgraft's own API does
 """
 
 import itertools
+import pathlib
 
-from mindspore import ops
+import numpy as np
+from mindspore import Tensor, ops
 from mindspore.ops import CustomRegOp, DataType
+from mindspore.ops.signature import make_sig
 
 from . import _core
+from .dtype import type_id
 from .mindspore_graft import Grafted, graft
 
 __all__ = ["Grafted", "custom", "graft"]
@@ -58,6 +62,52 @@ def _rows(manifest, inputs, n_outputs):
         yield [getattr(DataType, f"{n}_Default", DataType.None_None) for n in names]
 
 
+class _Custom(ops.Custom):
+    """A Custom that says what is wrong before MindSpore, which then has no text, or reads beyond its arguments."""
+
+    def __init__(self, op, inputs, attrs, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._op, self._inputs, self._attrs = op, inputs, attrs
+        # Graph mode counts a primitive's arguments where there is one of these for each.
+        self.set_signatures(tuple(make_sig(i["name"]) for i in inputs))
+
+    def __call__(self, *args):  # PyNative's
+        if len(args) != len(self._inputs):
+            names = ", ".join(i["name"] for i in self._inputs)
+            raise TypeError(f"{self._op.name}: takes {len(self._inputs)} inputs ({names}), got {len(args)}")
+        return super().__call__(*args)
+
+    def __infer__(self, *args):  # asked in both modes where shape or dtype come from Python
+        _check_file(self._op)
+        graph = _core.Graph()
+        values = [_value(graph, i, a) for i, a in zip(self._inputs, args)]
+        if None not in values:
+            graph.add_node(self._op.spec, values, self._attrs)
+        return super().__infer__(*args)
+
+
+def _value(graph, declared, arg):
+    """A graph's input of an argument's shape and dtype, a constant where the operator's inference reads its values;
+    None where these are not known yet."""
+    if declared["value"]:
+        value = arg["value"]
+        value = value.asnumpy() if isinstance(value, Tensor) else value
+        return None if value is None else graph.add_constant(np.asarray(value))
+    kind = getattr(arg["dtype"], "element_type", lambda: arg["dtype"])()
+    name = str(kind).lower()
+    if name not in _FORMATS or any(d < 0 for d in arg["shape"]):
+        return None
+    return graph.add_input(declared["name"], type_id(name), arg["shape"])
+
+
+def _check_file(op):
+    if not pathlib.Path(op.path).is_file():
+        raise FileNotFoundError(f"{op.name}: {op.path}: no such file; MindSpore opens it anew")
+    for step, ok, detail in _core.examine_for_mindspore(op.path):
+        if not ok:
+            raise RuntimeError(f"{op.name}: MindSpore cannot load {op.path}: {step}: {detail}")
+
+
 def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=None, **attrs):
     """A MindSpore `ops.Custom` of a registered operator, "SwiGLU" or "SwiGLU@^1": shapes and dtypes by the file's own
     inference or by out_shape and out_dtype as `ops.Custom` takes them, reg_info from op.yaml, gradients by the
@@ -65,10 +115,12 @@ def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=Non
 
     attrs are the operator's attributes; an input whose values infer needs (Reshape's shape, Tile's multiples) is an
     attribute here, as MindSpore's C++ inference sees no values. n_inputs: how many inputs are given, where op.yaml
-    leaves it open; n_outputs likewise (Split). Raises RuntimeError for an unknown operator, TypeError or ValueError
-    for attributes it does not have.
+    leaves it open; n_outputs likewise (Split). Raises RuntimeError for an unknown operator or a file that MindSpore
+    cannot load, TypeError or ValueError for attributes it does not have. When it is called with what it does not
+    take, the text of MindSpore's exception says which operator, argument, what was expected and what came.
     """
     op = _core.resolve(spec)
+    _check_file(op)
     manifest = op.manifest
     declared, values = dict(manifest["attrs"]), {i["name"] for i in manifest["inputs"] if i["value"]}
     unknown = [k for k in attrs if k not in declared and k not in values]
@@ -109,8 +161,8 @@ def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=Non
     for row in itertools.islice(_rows(manifest, tensors, n_outputs), _MOST_ROWS):
         info.dtype_format(*row)
     bprop = _bprop(manifest["backward"], attrs, n_inputs, n_outputs) if manifest["backward"] else None
-    return ops.Custom(f"{op.path}:{op.name}", out_shape, out_dtype, func_type="aot", bprop=bprop,
-                      reg_info=info.target("CPU").get_op_info())  # fmt: skip
+    return _Custom(op, tensors, attrs, f"{op.path}:{op.name}", out_shape, out_dtype, func_type="aot", bprop=bprop,
+                   reg_info=info.target("CPU").get_op_info())  # fmt: skip
 
 
 def _bprop(backward, attrs, n_inputs, n_outputs):

@@ -134,8 +134,8 @@ TEST_P(Faces, DocumentedDtypeNamesAndRefusals) {
   void *params[] = {x, x, y};
   auto add = [&](std::vector<const char *> dtypes, Shape out) {
     Call call({{2}, {2}, std::move(out)}, std::move(dtypes));
-    return so.get<Entry>("Add")(3, params, call.ndims.data(), call.pointers.data(), call.dtypes.data(), nullptr,
-                                extra.get());
+    return so.get<Entry>("Add")(3, params, call.ndims.data(), call.pointers.data(), call.dtypes.data(),
+                                const_cast<opgraft_host *>(host()), extra.get());
   };
   EXPECT_EQ(add({"float", "float", "float"}, {2}), 0);
   EXPECT_EQ(y[1], 4);
@@ -154,24 +154,60 @@ constexpr Throw kThrows[] = {{"error", OPGRAFT_INVALID_VALUE, "Thrower: x must b
                              {"bad_alloc", OPGRAFT_OUT_OF_MEMORY, "Thrower: out of memory"},
                              {"int", OPGRAFT_INTERNAL, "Thrower: unknown exception"}};
 
-TEST_P(Faces, WhatIsThrownBecomesACodeAndShapesStayUnknown) {
+// Host and operator each catch the other's; the text is what the host of an AotExtra shows.
+template <class F> std::string thrown(F &&f) {
+  try {
+    f();
+  } catch (const std::exception &e) {
+    return e.what();
+  }
+  return {};
+}
+
+TEST_P(Faces, WhatIsThrownReachesAHostOfAotExtraAsText) {
   Opened so(test_file("thrower.so"));
   for (auto &t : kThrows)
     for (const char *where : {"infer", "workspace", "init", "kernel", "body"}) {
+      SCOPED_TRACE(std::string(where) + " " + t.what);
       Extra extra(GetParam());
       extra.text("where", where).text("what", t.what);
       Call call({{2}, {2}}, {"float32", "float32"});
       float x[2] = {}, y[2] = {};
       void *params[] = {x, y};
-      EXPECT_EQ(so.get<Entry>("Thrower")(2, params, call.ndims.data(), call.pointers.data(), call.dtypes.data(),
-                                         nullptr, extra.get()),
-                t.status)
-          << where << " " << t.what;
-      const bool infer = std::strcmp(where, "infer") == 0;
-      EXPECT_EQ(so.get<InferShapeOne>("ThrowerInferShape")(call.ndims.data(), call.pointers.data(), extra.get()),
-                Shape{infer ? -2 : 2});
-      EXPECT_EQ(so.get<InferTypeOne>("ThrowerInferType")({OPGRAFT_FLOAT32}, extra.get()), infer ? 0 : OPGRAFT_FLOAT32);
+      auto launch = [&](void *stream, void *with) {
+        return so.get<Entry>("Thrower")(2, params, call.ndims.data(), call.pointers.data(), call.dtypes.data(), stream,
+                                        with);
+      };
+      EXPECT_EQ(thrown([&] { launch(nullptr, extra.get()); }), t.message);
+      // A host of opgraft's, and whoever has given a stream, gets the status.
+      EXPECT_EQ(launch(const_cast<opgraft_host *>(host()), extra.get()), t.status);
+      EXPECT_EQ(launch(nullptr, nullptr), OPGRAFT_OK);  // no attributes: nothing fails
+      EXPECT_EQ(so.get<Init>("ThrowerInit")(call.ndims.data(), call.pointers.data(), call.dtypes.data(), extra.get()),
+                0);
+      auto shape = [&] {
+        return so.get<InferShapeOne>("ThrowerInferShape")(call.ndims.data(), call.pointers.data(), extra.get());
+      };
+      auto type = [&] { return so.get<InferTypeOne>("ThrowerInferType")({OPGRAFT_FLOAT32}, extra.get()); };
+      if (std::strcmp(where, "infer") == 0) {
+        EXPECT_EQ(thrown(shape), t.message);
+        EXPECT_EQ(thrown(type), t.message);
+      } else {
+        EXPECT_EQ(shape(), Shape{2});
+        EXPECT_EQ(type(), OPGRAFT_FLOAT32);
+      }
     }
+}
+
+TEST(PlainFace, WithoutAotExtraAnErrorIsAStatusAndUnknownShapes) {
+  Opened so(op_file("swiglu.so"));
+  Call call({{2}, {3}, {2}}, {"float32", "float32", "float32"});
+  float x[3] = {}, y[3] = {};
+  void *params[] = {x, x, y};
+  EXPECT_EQ(
+      so.get<Entry>("SwiGLU")(3, params, call.ndims.data(), call.pointers.data(), call.dtypes.data(), nullptr, nullptr),
+      OPGRAFT_INVALID_VALUE);
+  EXPECT_EQ(so.get<InferShapeOne>("SwiGLUInferShape")(call.ndims.data(), call.pointers.data(), nullptr), Shape{-2});
+  EXPECT_EQ(so.get<InferTypeOne>("SwiGLUInferType")({OPGRAFT_FLOAT32, OPGRAFT_INT32}, nullptr), 0);
 }
 
 TEST_P(Faces, LongTexts) {
