@@ -1,4 +1,5 @@
-"""Operators grafted into a Cell of the real MindSpore: by type of cell, or through its exported graph."""
+"""Operators grafted into a Cell of the real MindSpore: by type of cell, in place of a chain of calls, or through its
+exported graph."""
 
 import pathlib
 import tempfile
@@ -9,7 +10,7 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn
 
-from . import _core
+from . import _core, mindspore_rewrite
 from .proof import Report
 from .rewrite import substitute
 from .serialization import load
@@ -27,6 +28,13 @@ def graft(cell, cls=None, factory=None, *, prove, only_faster=False):
 
     graft(net, nn.GELU, lambda cell: custom("FusedGeLU")): factory's Cell or Custom takes the place of every sub-cell
     of type cls, in `net` itself, also where it has run in graph mode before: give the outermost Cell.
+    graft(net, [nn.Dense, nn.GELU], lambda dense, gelu: FusedDense(dense)): one node takes the place of every chain of
+    calls in which each call reads the one before; found by `mindspore.rewrite` in the construct of `net` and of the
+    Cells within, and in SequentialCells. An element is a type of Cell or Primitive, a function (ops.silu) or a name
+    ("SiLU": Cell, primitive or function, in any case; "Add", "Sub", "Mul", "Div", "MatMul", "Pow": + - * / @ ** too).
+    The factory is given the cells, primitives and functions (with constant keyword arguments as functools.partial);
+    what it makes is called with the chain's inputs in the order in which its calls have them. The Cell returned has
+    the swaps and shares parameters with `net`, which stays as it is.
     graft(net): the whole graph is exported, all patterns of the registered operators are applied, and the Cell
     returned runs the result; dimensions that net.set_inputs left open stay open. `net` stays as it is.
 
@@ -40,6 +48,9 @@ def graft(cell, cls=None, factory=None, *, prove, only_faster=False):
     sets = _sets(prove)
     if cls is None:
         return _whole(cell, sets, only_faster)
+    if isinstance(cls, list):
+        mindspore_rewrite.check(cls)
+        return _by_chain(cell, cls, factory, sets, only_faster)
     return Grafted(cell, _by_type(cell, cls, factory, sets, only_faster))
 
 
@@ -128,6 +139,10 @@ def _outdate(net):
         cell.compile_cache.clear()
 
 
+def _first_line(error):
+    return str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+
+
 def _tried(cell, new, calls, only_faster):
     """(figures of the swap, why it is not to be) on the calls that the cell has had, run eagerly."""
     given, mode = calls[0][0], ms.get_context("mode")
@@ -139,7 +154,7 @@ def _tried(cell, new, calls, only_faster):
                 return None, f"the results differ: {why}"
         before, after = _race(lambda: cell(*given), lambda: new(*given))
     except Exception as e:
-        return None, str(e).strip().splitlines()[0] if str(e).strip() else repr(e)
+        return None, _first_line(e)
     finally:
         ms.set_context(mode=mode)
     if only_faster and after * 1.05 > before:
@@ -185,6 +200,79 @@ def _by_type(net, cls, factory, sets, only_faster):
                             for s in report.swapped]  # fmt: skip
             report.swapped = []
     return report
+
+
+class _Place(nn.Cell):
+    """Where a chain stands: runs it and keeps what it was given and gave."""
+
+    def __init__(self, chain):
+        super().__init__()
+        self.chain, self.calls = chain, []
+
+    def construct(self, *args):
+        result = self.chain(*args)
+        self.calls.append((args, result))
+        return result
+
+
+def _by_chain(net, pattern, factory, sets, only_faster):
+    found = mindspore_rewrite.find(net, pattern)
+    report = Report()
+    places = {}
+    for cell, path, chains, why in found:
+        if why:
+            report.left.append({"op": type(cell).__name__, "node": path or "the model", "why": why})
+        for k, chain in enumerate(chains):
+            report.matched += 1
+            if chain.why:
+                report.left.append({"op": chain.op, "node": chain.path, "why": chain.why})
+            else:
+                places.setdefault(id(cell), {})[k] = _Place(chain)
+    report.matched += sum(f.why is not None for f in found)
+    if not places:
+        return Grafted(net, report)
+    rows = [{"op": p.chain.op, "node": p.chain.path} for ps in places.values() for p in ps.values()]
+
+    def give_up(why):
+        report.left += [row | {"why": why} for row in rows]
+        return Grafted(net, report)
+
+    wanted, _ = _recorded(net, [], sets)
+    try:
+        heard, _ = _recorded(mindspore_rewrite.replaced(net, pattern, places), [], sets)
+    except Exception as e:  # of the rewritten Cell, which computes what it did before
+        return give_up(f"mindspore.rewrite breaks the Cell: {_first_line(e)}")
+    for got, want in zip(heard, wanted):
+        if why := _difference(got, want)[0]:
+            return give_up(f"mindspore.rewrite changes the Cell's results: {why}")
+    news = {}
+    for key, several in places.items():
+        for k, place in several.items():
+            row = {"op": place.chain.op, "node": place.chain.path}
+            new = factory(*place.chain.parts())
+            new = new if isinstance(new, nn.Cell) else _Call(new)
+            figures, why = None, "the proof's inputs do not reach it"
+            if place.calls:
+                figures, why = _tried(place.chain, new, place.calls, only_faster)
+            if why:
+                report.left.append(row | {"why": why})
+            else:
+                news.setdefault(key, {})[k] = new
+                report.swapped.append(row | figures)
+    if not news:
+        return Grafted(net, report)
+    rows = [{k: s[k] for k in ("op", "node")} for s in report.swapped]
+    swapped, report.swapped = report.swapped, []
+    try:
+        grafted = mindspore_rewrite.replaced(net, pattern, news)
+        results = [_arrays(grafted(*s)) for s in sets]
+    except Exception as e:
+        return give_up(f"the model fails: {_first_line(e)}")
+    for got, want in zip(results, wanted):
+        if why := _difference(got, want)[0]:
+            return give_up(f"the model's results differ: {why}")
+    report.swapped = swapped
+    return Grafted(grafted, report)
 
 
 def _whole(net, sets, only_faster):

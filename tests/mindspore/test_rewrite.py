@@ -1,0 +1,193 @@
+"""opgraft.mindspore.graft of a chain of calls: found and replaced through mindspore.rewrite, with proof."""
+
+import mindspore as ms
+import numpy as np
+import opgraft.mindspore
+import pytest
+from helpers import close
+from mindspore import Tensor, nn, ops
+from models import normal
+from opgraft.mindspore import custom, graft
+
+MODES = pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+
+
+class Gate(nn.Cell):
+    """silu(gate) * up, by function and operator; the intermediate is a variable or not."""
+
+    def __init__(self):
+        super().__init__()
+        self.gate, self.up = nn.Dense(8, 8), nn.Dense(8, 8)
+
+    def construct(self, x):
+        h = self.gate(x)
+        h = ops.silu(h)
+        return h * self.up(x)
+
+
+class Net(nn.Cell):
+    """The chain Dense, GELU in construct, in a SequentialCell, and in sub-cells of which one is called twice."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Dense(8, 8), nn.GELU()
+        self.twice = Gate()
+        self.blocks = nn.CellList([Gate(), Gate()])
+        self.seq = nn.SequentialCell(nn.Dense(8, 8), nn.GELU(), nn.Dense(8, 8), nn.GELU(), nn.ReLU())
+
+    def construct(self, x):
+        h = self.fc(x)
+        h = self.act(h)
+        h = self.twice(self.twice(h)) + x
+        for block in self.blocks:
+            h = block(h)
+        return self.seq(h)
+
+
+class FusedDense(nn.Cell):
+    def __init__(self, dense, activation):
+        super().__init__()
+        self.weight, self.bias = dense.weight, dense.bias
+        self.dense = custom("Dense", n_inputs=3, activation=activation)
+
+    def construct(self, x):
+        return self.dense(x, self.weight, self.bias)
+
+
+class Gated(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.swiglu = custom("SwiGLU")
+
+    def construct(self, gate, up):
+        return self.swiglu(up, gate)
+
+
+def fused(dense, gelu):
+    return FusedDense(dense, "gelu_tanh" if gelu.approximate else "gelu")
+
+
+def state(net):
+    """What must not change in a Cell that is not to be touched."""
+    return [(n, id(c), type(c)) for n, c in net.cells_and_names()], [(id(p), p.name) for p in net.get_parameters()]
+
+
+@MODES
+def test_cells_one_after_another_also_after_the_first_call(mode):
+    ms.set_context(mode=mode)
+    net, x = Net(), Tensor(normal(4, 8))
+    want, before = net(x).asnumpy(), state(net)
+    grafted, report = graft(net, [nn.Dense, nn.GELU], fused, prove=(x,))
+    assert [s["node"] for s in report.swapped] == ["fc", "seq.0", "seq.2"] and not report.left
+    assert report.matched == 3 and {s["op"] for s in report.swapped} == {"Dense+GELU"}
+    for row in report.swapped:
+        assert 0 <= row["mean_abs"] <= row["max_abs"] < 1e-5 and row["ms_before"] > 0 and row["ms_after"] > 0
+    for one in (mode, ms.PYNATIVE_MODE, ms.GRAPH_MODE):
+        ms.set_context(mode=one)
+        close(grafted(x).asnumpy(), want)
+    assert state(net) == before
+    np.testing.assert_array_equal(net(x).asnumpy(), want)
+    assert len(grafted.seq) == 3 and isinstance(grafted.seq[0], FusedDense)
+    assert [p.name for p in grafted.get_parameters()]
+    # The parameters are those of the original.
+    net.fc.weight.set_data(net.fc.weight * 2)
+    close(grafted(x).asnumpy(), net(x).asnumpy())
+
+
+@MODES
+@pytest.mark.parametrize("chain", [["SiLU", "Mul"], [ops.silu, ops.mul], [ops.silu, "mul"]], ids=str)
+def test_functions_and_operators_in_sub_cells(chain, mode):
+    ms.set_context(mode=mode)
+    net, x = Net(), Tensor(normal(4, 8))
+    want, before = net(x).asnumpy(), state(net)
+    grafted, report = graft(net, chain, lambda silu, mul: Gated(), prove=(x,))
+    assert [s["node"] for s in report.swapped] == ["twice.silu", "blocks.0.silu", "blocks.1.silu"]
+    close(grafted(x).asnumpy(), want)
+    assert state(net) == before
+    assert all(any(isinstance(c, Gated) for c in b.cells()) for b in [grafted.twice, *grafted.blocks])
+    again, report = graft(grafted, [nn.Dense, nn.GELU], fused, prove=(x,))  # a second chain in what the first one gave
+    assert len(report.swapped) == 3
+    close(again(x).asnumpy(), want)
+
+
+@MODES
+def test_a_wrong_replacement_is_left_alone(mode):
+    ms.set_context(mode=mode)
+    net, x = Net(), Tensor(normal(4, 8))
+    want, before = net(x).asnumpy(), state(net)
+
+    def some(dense, gelu):
+        return FusedDense(dense, "silu") if dense is net.fc else fused(dense, gelu)
+
+    grafted, report = graft(net, [nn.Dense, nn.GELU], some, prove=(x,))
+    assert [s["node"] for s in report.swapped] == ["seq.0", "seq.2"]
+    assert [x["node"] for x in report.left] == ["fc"] and "the results differ" in report.left[0]["why"]
+    close(grafted(x).asnumpy(), want)
+    grafted, report = graft(net, [nn.Dense, nn.GELU], lambda d, g: FusedDense(d, "silu"), prove=(x,))
+    assert grafted is net and not report.swapped and len(report.left) == 3 and state(net) == before
+    np.testing.assert_array_equal(net(x).asnumpy(), want)
+
+
+def test_a_replacement_that_fails_says_why():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net, x = Net(), Tensor(normal(4, 8))
+    _, report = graft(net, [nn.Dense, nn.GELU], lambda d, g: custom("SwiGLU"), prove=(x,))
+    assert len(report.left) == 3 and not report.swapped
+    assert all(row["why"] and "differ" not in row["why"] for row in report.left)
+
+
+class Torn(nn.Cell):
+    """Chains that cannot be one node."""
+
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act, self.two, self.three = nn.Dense(8, 8), nn.GELU(), nn.Dense(8, 8), nn.Dense(8, 8)
+
+    def construct(self, x):
+        h = self.fc(x)
+        y = self.act(h) + h  # h is read twice
+        z = y * 2
+        a = self.two(z)
+        z = y + 1
+        for _ in range(2):
+            y = y + a  # only the loop reads it, beside GELU
+        a = self.act(a) + z
+        if self.training:
+            a = a * 2
+        else:
+            b = self.three(a)
+            a = self.act(b)
+        return a + y
+
+
+def test_what_cannot_be_replaced_is_reported():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net, x = Torn(), Tensor(normal(4, 8))
+    grafted, report = graft(net, [nn.Dense, nn.GELU], fused, prove=(x,))
+    why = {row["node"]: row["why"] for row in report.left}
+    assert grafted is net and not report.swapped and report.matched == 3
+    assert "fc's result is also read by" in why["fc"] and "two's result is also read by" in why["two"]
+    assert "it stands within an if or for" in why["three"]
+
+
+def test_an_input_that_changes_in_between():
+    class Anew(nn.Cell):
+        def construct(self, x, y):
+            a = ops.silu(x)
+            x = x + 1
+            return a * y + x
+
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    _, report = graft(Anew(), ["silu", "mul"], lambda s, m: Gated(), prove=(normal(4, 8), normal(4, 8, seed=1)))
+    assert not report.swapped and "x is assigned anew" in report.left[0]["why"]
+
+
+def test_nothing_that_matches():
+    net = Net()
+    grafted, report = graft(net, [nn.GELU, nn.Dense, nn.Softmax], fused, prove=(normal(4, 8),))
+    assert grafted is net and report.to_dict() == {"matched": 0, "merged": 0, "swapped": [], "left": []}
+    with pytest.raises(TypeError, match="graft: the chain must be of types, functions and names, got 3"):
+        graft(net, [nn.Dense, 3], fused, prove=(normal(4, 8),))
+    with pytest.raises(ValueError, match="graft: the chain must name at least one call, got none"):
+        graft(net, [], fused, prove=(normal(4, 8),))
+    assert opgraft.mindspore.Grafted is type(graft(net, ["none"], fused, prove=(normal(4, 8),)))
