@@ -21,8 +21,8 @@ _OPERATORS = {ast.Add: ("Add", operator.add), ast.Sub: ("Sub", operator.sub), as
               ast.Div: ("Div", operator.truediv), ast.MatMult: ("MatMul", operator.matmul),
               ast.Pow: ("Pow", operator.pow)}  # fmt: skip
 # What a Cell knows of its own compilation: a twin has not been compiled.
-_OWN = {"_id", "_create_time", "_compile_cache", "_compiled", "_phase", "_compile_phase", "_phase_cache",
-        "arguments_key", "_is_check_and_refresh", "_exist_objs", "_exist_names", "_jit_graph_name"}  # fmt: skip
+_OWN = {"_id", "_create_time", "_compile_cache", "_compiled", "_compile_phase", "_phase_cache", "arguments_key",
+        "_is_check_and_refresh", "_exist_objs", "_exist_names", "_jit_graph_name"}  # fmt: skip
 
 
 def check(chain):
@@ -249,6 +249,13 @@ def twin(cell, children=None):
         if key not in _OWN:
             other.__dict__[key] = value.copy() if isinstance(value, (dict, list, set)) else value
     _put(other, children or {})
+    return _precise(other, cell)
+
+
+def _precise(other, cell):
+    """What to_float has set in a Cell is not among its Python attributes alone."""
+    if cell.mixed_precision_type is not None:
+        other.set_mixed_precision_type(cell.mixed_precision_type)
     return other
 
 
@@ -275,7 +282,18 @@ def _folder():
     return tempfile.TemporaryDirectory(prefix="opgraft-rewritten-")
 
 
-def _built(source, cell):
+def _functions(tree):
+    """What the functions of the tree's source stand for: SymbolTree writes each that is called anew, as `silu_opt`."""
+    known = {}
+    for node in tree.nodes(all_nodes=True):
+        if node.get_node_type() == NodeType.CallFunction and callable(node.get_instance()):
+            function = getattr(getattr(node.get_handler().get_ast(), "value", None), "func", None)
+            if isinstance(function, ast.Name):
+                known[function.id] = node.get_instance()
+    return known
+
+
+def _built(source, functions, cell):
     """A Cell of the last class in the source, made from a twin."""
     name = [n.name for n in ast.parse(source).body if isinstance(n, ast.ClassDef)][-1]
     with tempfile.NamedTemporaryFile("w", dir=_folder().name, suffix=".py", delete=False) as f:
@@ -288,7 +306,8 @@ def _built(source, cell):
         spec.loader.exec_module(module)
     finally:
         sys.path[:] = path  # the sources begin with insertions into it
-    return getattr(module, name)(cell)
+    module.__dict__.update(functions)
+    return _precise(getattr(module, name)(cell), cell)
 
 
 def _replaced(cell, pattern, news):
@@ -316,7 +335,7 @@ def _replaced(cell, pattern, news):
             tree.replace(last, [call])
             for i in reversed(chain.indices[:-1]):
                 tree.erase(nodes[i])
-    return _built(tree.get_code(), cell)
+    return _built(tree.get_code(), _functions(tree), cell)
 
 
 def replaced(net, pattern, news):

@@ -136,6 +136,56 @@ def test_a_replacement_that_fails_says_why():
     assert all(row["why"] and "differ" not in row["why"] for row in report.left)
 
 
+class Mixed(nn.Cell):
+    """A Cell and a primitive held as attributes, and a function with a constant by keyword."""
+
+    def __init__(self):
+        super().__init__()
+        self.silu, self.mul = nn.SiLU(), ops.Mul()
+
+    def construct(self, x, y):
+        return ops.gelu(self.mul(y, self.silu(x)), approximate="tanh")
+
+
+@MODES
+def test_cells_primitives_and_constants(mode):
+    ms.set_context(mode=mode)
+    net, x, y = Mixed(), Tensor(normal(4, 8)), Tensor(normal(4, 8, seed=1))
+    want = net(x, y).asnumpy()
+    grafted, report = graft(net, [nn.SiLU, ops.Mul], lambda silu, mul: Gated(), prove=(x, y))
+    assert [s["op"] for s in report.swapped] == ["SiLU+Mul"]
+    grafted, report = graft(
+        grafted, [ops.gelu], lambda gelu: custom("FusedGeLU", **gelu.keywords), prove=[(x, y), (y, x)]
+    )
+    assert [(s["op"], s["node"]) for s in report.swapped] == [("gelu", "gelu")], report
+    close(grafted(x, y).asnumpy(), want)
+
+
+def test_open_dimensions_and_precision_stay():
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net = Net().to_float(ms.float16)
+    net.set_train(False)
+    net.set_inputs(Tensor(shape=[None, 8], dtype=ms.float32))
+    grafted, report = graft(net, ["silu", "mul"], lambda silu, mul: Gated(), prove=(normal(4, 8),))
+    assert len(report.swapped) == 3 and grafted.phase == net.phase and grafted.training == net.training
+    for rows in (4, 7):
+        x = Tensor(normal(rows, 8))
+        want = net(x)
+        assert grafted(x).dtype == want.dtype == ms.float16
+        close(grafted(x).asnumpy(), want.asnumpy(), 1e-2)
+
+
+@MODES
+def test_gradients(mode):
+    ms.set_context(mode=mode)
+    net, x = Net(), Tensor(normal(4, 8))
+    grafted, report = graft(net, [nn.Dense, nn.ReLU], lambda d, r: FusedDense(d, "relu"), prove=(x,))
+    assert report.matched == 0 and grafted is net  # GELU stands between them
+    grafted, report = graft(net, [nn.ReLU], lambda relu: nn.LeakyReLU(alpha=0.0), prove=(x,))
+    assert [s["node"] for s in report.swapped] == ["seq.4"]
+    close(ops.grad(grafted)(x).asnumpy(), ops.grad(net)(x).asnumpy())
+
+
 class Torn(nn.Cell):
     """Chains that cannot be one node."""
 
