@@ -104,10 +104,23 @@ class Chain(NamedTuple):
         return result
 
 
-def _names(node, context):
-    """Names of variables that a node reads or assigns, with all that stands in it."""
-    tree = node.get_handler().get_ast()
-    return [n.id for n in ast.walk(tree) if isinstance(n, ast.Name) and isinstance(n.ctx, context)]
+def _reads(node):
+    """Names of variables that a node reads, with all that stands in it."""
+    for n in ast.walk(node.get_handler().get_ast()):
+        if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load):
+            yield n.id
+        elif isinstance(n, ast.AugAssign) and isinstance(n.target, ast.Name):
+            yield n.target.id
+
+
+def _changes(node):
+    """Names of variables that a node assigns or writes into."""
+    for n in ast.walk(node.get_handler().get_ast()):
+        if isinstance(getattr(n, "ctx", None), (ast.Store, ast.Del)):
+            while isinstance(n, (ast.Subscript, ast.Attribute)):
+                n = n.value
+            if isinstance(n, ast.Name):
+                yield n.id
 
 
 def _follow(nodes, at, element):
@@ -117,9 +130,9 @@ def _follow(nodes, at, element):
         return None, None
     name, readers = str(targets[0]), []
     for j in range(at + 1, len(nodes)):
-        if name in _names(nodes[j], ast.Load):
+        if name in _reads(nodes[j]):
             readers.append(j)
-        if nodes[j].get_node_type() != NodeType.ControlFlow and name in _names(nodes[j], ast.Store):
+        if name in map(str, nodes[j].get_targets()):
             break
     for j in readers:
         call = _Call.of(nodes[j])
@@ -147,8 +160,8 @@ def _wiring(nodes, indices):
         if str(arg) == before:
             return "before", None
         for k in range(at + 1, indices[-1]):
-            if k not in indices and str(arg) in _names(nodes[k], ast.Store):
-                why = why or f"{arg} is assigned anew by {nodes[k].get_name()}, between its calls"
+            if k not in indices and str(arg) in _changes(nodes[k]):
+                why = why or f"{arg} is changed by {nodes[k].get_name()}, between its calls"
         inputs.append(arg)
         return "input", len(inputs) - 1
 
