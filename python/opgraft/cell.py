@@ -243,7 +243,7 @@ class Cell:
         return self
 
     def load_parameters(self, source, strict=True, rename=None):
-        """Loads from a dict of arrays, a .safetensors or an .npz file. rename maps a parameter's name to the file's.
+        """Loads from a dict of arrays or a .ckpt, .safetensors or .npz file. rename maps a parameter's name to its own.
 
         Returns the names in the source that no parameter took; a parameter without a value is an error if strict.
         """
@@ -263,7 +263,7 @@ class Cell:
         return [k for k in values if k not in taken]
 
     def save_parameters(self, file):
-        """Writes .safetensors or .npz."""
+        """Writes .ckpt, .safetensors or .npz."""
         save_checkpoint(self, file)
 
     def __repr__(self):

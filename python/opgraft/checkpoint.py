@@ -1,12 +1,14 @@
 """Weights and arrays in files."""
 
 import pathlib
+import warnings
 import zipfile
 import zlib
 
 import numpy as np
 
-from .dtype import bfloat16
+from . import _core
+from .dtype import bfloat16, to_dtype
 from .tensor import Parameter, Tensor
 
 _NUMPY_MAGIC = (b"\x93NUMPY", b"PK\x03\x04", b"PK\x05\x06")  # .npy, .npz, .npz without arrays
@@ -37,13 +39,28 @@ def _check_format(what, path, given):
         raise ValueError(f"{what}: format must be {path.suffix[1:]!r} as the name of {path} says, got {given!r}")
 
 
-def load_checkpoint(file_name, net=None, *, format=None) -> dict:
-    """Parameters by name from a .safetensors or .npz file; put into the Cell `net` where one is given."""
+def _read_ckpt(path, crc_check):
+    """Arrays and texts of MindSpore's own format."""
+    found, has_crc = _core.read_checkpoint(str(path))
+    if crc_check and not has_crc:
+        warnings.warn(f"load_checkpoint: {path} has no CRC to check; save it with crc_check=True", stacklevel=3)
+    try:
+        return {name.decode(): v.decode("utf-32-le") if isinstance(v, bytes) else v for name, v in found}
+    except UnicodeDecodeError as e:
+        raise ValueError(f"load_checkpoint: {path}: a name or text is no Unicode: {e}") from None
+
+
+def load_checkpoint(file_name, net=None, *, format=None, crc_check=False) -> dict:
+    """Parameters by name from a .ckpt, .safetensors or .npz file; put into the Cell `net` where one is given.
+
+    A .ckpt is MindSpore's: texts in it (append_dict) are str; its CRC, where it has one, is always checked, and
+    crc_check warns where there is none. Raises ValueError for a damaged or encrypted file.
+    """
     path = pathlib.Path(file_name)
     _check_format("load_checkpoint", path, format)
+    if path.suffix in (".safetensors", ".ckpt") and not path.is_file():
+        raise FileNotFoundError(f"load_checkpoint: {path}: no such file")
     if path.suffix == ".safetensors":
-        if not path.is_file():
-            raise FileNotFoundError(f"load_checkpoint: {path}: no such file")
         from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
@@ -51,32 +68,63 @@ def load_checkpoint(file_name, net=None, *, format=None) -> dict:
             arrays = load_file(str(path))
         except SafetensorError as e:
             raise ValueError(f"load_checkpoint: {path} is no readable safetensors file: {e}") from None
+    elif path.suffix == ".ckpt":
+        arrays = _read_ckpt(path, crc_check)
     elif path.suffix == ".npz":
         arrays = read_numpy("load_checkpoint:", path)
         if not isinstance(arrays, dict):
             raise ValueError(f"load_checkpoint: {path} must hold arrays by name, got one array")
     else:
-        raise ValueError(f"load_checkpoint: {path} must end in .safetensors or .npz")
-    parameters = {k: Parameter(v, k) for k, v in arrays.items()}
+        raise ValueError(f"load_checkpoint: {path} must end in .ckpt, .safetensors or .npz")
+    parameters = {k: v if isinstance(v, str) else Parameter(v, k) for k, v in arrays.items()}
     if net is not None:
         load_param_into_net(net, parameters)
     return parameters
 
 
-def save_checkpoint(net, file_name, *, format=None):
-    """Writes a Cell's parameters, or a dict of arrays, to .safetensors or .npz."""
-    _check_format("save_checkpoint", pathlib.Path(file_name), format)
-    values = net if isinstance(net, dict) else net.parameters_dict()
-    arrays = {k: np.asarray(v.asnumpy() if isinstance(v, Tensor) else v, order="C") for k, v in values.items()}
-    suffix = pathlib.Path(file_name).suffix
-    if suffix == ".safetensors":
+def _to_save(save_obj, append_dict):
+    """What is to be saved, by name: of a Cell, a dict, or MindSpore's list of dicts with name and data."""
+    if isinstance(save_obj, list):
+        if not all(isinstance(d, dict) and {"name", "data"} <= d.keys() for d in save_obj):
+            raise TypeError("save_checkpoint: a list must be of dicts with name and data")
+        save_obj = {d["name"]: d["data"] for d in save_obj}
+    values = save_obj if isinstance(save_obj, dict) else save_obj.parameters_dict()
+
+    def array(value):
+        if isinstance(value, Tensor):
+            value = value.asnumpy()
+        return np.asarray(value, np.float32 if type(value) is float else None, order="C")
+
+    values = {**values, **(append_dict or {})}
+    return {k: v if isinstance(v, str) else array(v) for k, v in values.items()}
+
+
+def save_checkpoint(save_obj, file_name, *, append_dict=None, crc_check=False, format=None):
+    """Writes a Cell's parameters, a dict of arrays, or a list of dicts with name and data, to a .ckpt (which MindSpore
+    reads), .safetensors or .npz.
+
+    append_dict has more to be saved: numbers, arrays and, in a .ckpt, texts. crc_check puts a CRC-32 at the end of a
+    .ckpt.
+    """
+    path = pathlib.Path(file_name)
+    _check_format("save_checkpoint", path, format)
+    arrays = _to_save(save_obj, append_dict)
+    texts = [k for k, v in arrays.items() if isinstance(v, str)]
+    if path.suffix == ".ckpt":
+        arrays = {k: v if isinstance(v, str) else v.astype(to_dtype(v.dtype, k), copy=False) for k, v in arrays.items()}
+        return _core.write_checkpoint(arrays, str(path), crc_check)
+    if crc_check:
+        raise ValueError(f"save_checkpoint: crc_check is for .ckpt, got {path}")
+    if texts:
+        raise ValueError(f"save_checkpoint: {texts[0]} is a text, which only a .ckpt takes, got {path}")
+    if path.suffix == ".safetensors":
         from safetensors.numpy import save_file
 
-        save_file(arrays, str(file_name))
-    elif suffix == ".npz":
-        np.savez(file_name, **arrays)
+        save_file(arrays, str(path))
+    elif path.suffix == ".npz":
+        np.savez(path, **arrays)
     else:
-        raise ValueError(f"save_checkpoint: {file_name} must end in .safetensors or .npz")
+        raise ValueError(f"save_checkpoint: {path} must end in .ckpt, .safetensors or .npz")
 
 
 def load_param_into_net(net, parameters, strict_load=False):

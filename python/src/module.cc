@@ -1,15 +1,25 @@
 // The module _core: errors, then one binding per file.
+#include <cstring>
+
 #include "bindings.h"
 #include "infer/mindir.h"
 
 namespace opgraft::python {
 
+// A message may hold bytes of a file, which are not always text.
+static void set_error(PyObject *kind, const char *message) {
+  if (PyObject *text = PyUnicode_DecodeUTF8(message, Py_ssize_t(std::strlen(message)), "backslashreplace")) {
+    PyErr_SetObject(kind, text);
+    Py_DECREF(text);
+  }
+}
+
 void set_status_error(int status, const char *message) {
   switch (status & 0xff) {
-    case OPGRAFT_INVALID_VALUE: PyErr_SetString(PyExc_ValueError, message); break;
-    case OPGRAFT_INVALID_TYPE: PyErr_SetString(PyExc_TypeError, message); break;
-    case OPGRAFT_OUT_OF_MEMORY: PyErr_SetString(PyExc_MemoryError, message); break;
-    default: PyErr_SetString(PyExc_RuntimeError, message);
+    case OPGRAFT_INVALID_VALUE: set_error(PyExc_ValueError, message); break;
+    case OPGRAFT_INVALID_TYPE: set_error(PyExc_TypeError, message); break;
+    case OPGRAFT_OUT_OF_MEMORY: set_error(PyExc_MemoryError, message); break;
+    default: set_error(PyExc_RuntimeError, message);
   }
 }
 void raise_status(int status, const std::string &message) {
@@ -26,11 +36,11 @@ void translate(std::exception_ptr p) {
   } catch (const GraphError &e) {
     set_status_error(e.status, e.what());
   } catch (const FileMissing &e) {
-    PyErr_SetString(PyExc_FileNotFoundError, e.what());
+    set_error(PyExc_FileNotFoundError, e.what());
   } catch (const MindirError &e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
+    set_error(PyExc_ValueError, e.what());
   } catch (const ManifestError &e) {
-    PyErr_SetString(PyExc_ValueError, e.what());
+    set_error(PyExc_ValueError, e.what());
   }
 }
 }  // namespace

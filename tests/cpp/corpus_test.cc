@@ -1,10 +1,11 @@
 // The fuzzers' seeds through the readers, with operators that the sanitizer builds instrument (a fuzzer's are not).
-// OPGRAFT_CORPUS names another folder with mindir/, npy/, manifest/ and elf/.
+// OPGRAFT_CORPUS names another folder with mindir/, npy/, checkpoint/, manifest/ and elf/.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
 
+#include "infer/checkpoint.h"
 #include "infer/mindir.h"
 #include "infer/npy.h"
 #include "opgraft/abi.h"
@@ -54,6 +55,8 @@ TEST(Corpus, Models) {
 }
 
 TEST(Corpus, Arrays) { each<Error>("npy", read_npy); }
+
+TEST(Corpus, Checkpoints) { each<MindirError>("checkpoint", read_checkpoint); }
 
 TEST(Corpus, Manifests) {
   each<ManifestError>("manifest", [](const fs::path &file) { parse_manifests(bytes(file), file.string()); });

@@ -164,9 +164,9 @@ def test_files_that_are_no_parameters(tmp_path):
     with pytest.raises(FileNotFoundError, match="none.npz: no such file"):
         opgraft.load_checkpoint(tmp_path / "none.npz")
     (tmp_path / "a.bin").write_bytes(b"x")
-    with pytest.raises(ValueError, match="must end in .safetensors or .npz"):
+    with pytest.raises(ValueError, match="must end in .ckpt, .safetensors or .npz"):
         opgraft.load_checkpoint(tmp_path / "a.bin")
-    with pytest.raises(ValueError, match="must end in .safetensors or .npz"):
+    with pytest.raises(ValueError, match="must end in .ckpt, .safetensors or .npz"):
         opgraft.save_checkpoint(nn.Dense(2, 2), tmp_path / "a.bin")
     for name in ("bad.npz", "bad.safetensors"):
         (tmp_path / name).write_bytes(b"nothing of the kind")

@@ -7,13 +7,15 @@ OPGRAFT_WRITE_CORPUS=tests/fuzz/corpus/mindir build/tests/opgraft_tests --gtest_
 import pathlib
 import sys
 
+from checkpoint import checkpoints
 from elf import elf
 from manifest import YAML
 from mindir import mindir
 from npy import npys
 
 out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "corpus"
-for fuzzer, seeds in {"mindir": mindir(), "npy": npys(), "manifest": YAML.items(), "elf": elf()}.items():
+made = {"mindir": mindir(), "npy": npys(), "manifest": YAML.items(), "elf": elf(), "checkpoint": checkpoints()}
+for fuzzer, seeds in made.items():
     folder = out / fuzzer
     folder.mkdir(parents=True, exist_ok=True)
     for name, data in seeds:
