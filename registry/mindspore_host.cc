@@ -15,11 +15,8 @@ namespace {
 
 constexpr const char *kBuild = "build it with -D_GLIBCXX_USE_CXX11_ABI=0";
 
-// What MindSpore does where our step of this name refuses.
-std::string consequence(const std::string &step) {
-  if (step == "whitelist") return "MindSpore refuses the path";
-  return "MindSpore fails when the operator is first used, with an empty message; the cause is in its log only";
-}
+constexpr const char *kSilently =
+    "MindSpore fails when the operator is first used, with an empty message; the cause is in its log only";
 
 // What the std::string of its symbols means.
 HostReport::Verdict by_symbols(const std::filesystem::path &file, bool native, Check &check) {
@@ -91,18 +88,30 @@ HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
   try {
     kind = examine_kind(file);
   } catch (const LoadError &e) {
-    return refuse(e.step, fmt::format("{}; {}", e.what(), consequence(e.step)));
+    return refuse(e.step, fmt::format("{}; {}", e.what(), kSilently));
   }
   if (kind.names.empty())
     return refuse("functions",
                   "exports no function that MindSpore could call; MindSpore finds out at the first launch");
   report.checks.push_back({"functions", fmt::format("{}", fmt::join(kind.names, ", ")), true});
-  Directories allowed;
-  if (auto *one = std::getenv("MS_CUSTOM_AOT_WHITE_LIST"); one && *one) allowed.emplace_back(one);
+  Check whitelist{"whitelist", "MS_CUSTOM_AOT_WHITE_LIST is not set", true};
+  if (auto *folder = std::getenv("MS_CUSTOM_AOT_WHITE_LIST")) {  // one; set to nothing it allows nothing
+    const auto real = std::filesystem::canonical(file);
+    if (!*folder || !lies_in(real, folder))
+      return refuse("whitelist",
+                    fmt::format("{} lies outside MS_CUSTOM_AOT_WHITE_LIST, '{}': MindSpore refuses the path",
+                                real.string(), folder));
+    whitelist.detail = fmt::format("lies in {}", folder);
+  }
+  report.checks.push_back(whitelist);
+  if (!survives_opening(file))
+    return refuse("dlopen", "ends the process that opens it, or takes longer than 5 s: its constructors run then",
+                  HostReport::kCrashes);
   std::vector<Check> steps;
-  auto library = Library::open_foreign(file, allowed, kind.names[0], {}, &steps);
+  auto library = Library::open_foreign(file, {}, kind.names[0], {}, &steps);
   for (auto &step : steps) {
-    if (step.step == "digest" || step.step == "symbols") continue;  // opgraft's own; told above
+    // opgraft's own, or told above
+    if (step.step == "digest" || step.step == "symbols" || step.step == "whitelist") continue;
     if (step.ok) {
       report.checks.push_back(step);
       continue;
@@ -116,7 +125,7 @@ HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
             step.detail + "; it is looked up when it is called, and then MindSpore's process ends with exit code 127",
             HostReport::kCrashes);
       }
-    return refuse(step.step, fmt::format("{}; {}", step.detail, consequence(step.step)));
+    return refuse(step.step, fmt::format("{}; {}", step.detail, kSilently));
   }
   Check strings{"std::string", "", true}, calls{"calls", "", true};
   report.verdict = by_symbols(file, kind.native, strings);

@@ -17,7 +17,8 @@ struct HostReport {
 
 // The steps by which MindSpore 2.10 takes a .so for ops.Custom(func_type="aot"), each with whether it passes and what
 // MindSpore does where it does not; MindSpore itself says little or nothing. Loads the file last (its constructors
-// run), where the steps before have passed. With `call` its functions are run as well (mindspore_probe.h).
+// run), in another process first, where the steps before have passed. With `call` its functions are run as well
+// (mindspore_probe.h).
 HostReport examine_for_mindspore(const std::filesystem::path &file, bool call = false);
 
 }  // namespace opgraft

@@ -78,9 +78,10 @@ struct Arguments {
 using Types = std::vector<int32_t>;
 Types types() { return Types(3, 43); }  // float32
 
+// An error of a function ends the child: it may not have come to where it asks.
 void init(void *f, Arguments &a) {
-  reinterpret_cast<int (*)(int *, int64_t **, const char **, void *)>(f)(a.ndims.data(), a.shapes.data(),
-                                                                         a.dtypes.data(), &a.extra);
+  using Init = int (*)(int *, int64_t **, const char **, void *);
+  if (reinterpret_cast<Init>(f)(a.ndims.data(), a.shapes.data(), a.dtypes.data(), &a.extra)) ::_exit(0);
 }
 void infer_shape(void *f, Arguments &a) {
   reinterpret_cast<Pointed (*)(int *, int64_t **, void *)>(f)(a.ndims.data(), a.shapes.data(), &a.extra);
@@ -95,49 +96,52 @@ void entry(void *f, Arguments &a) {
     if (!reinterpret_cast<Entry>(f)(n, a.params.data(), a.ndims.data(), a.shapes.data(), a.dtypes.data(), nullptr,
                                     &a.extra))
       return;
-  ::_exit(0);  // an error each time: it may not have come to its attributes
+  ::_exit(0);
 }
 
-[[noreturn]] void child(const std::string &file, const std::string &symbol, void (*call)(void *, Arguments &)) {
-  for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGTERM, SIGINT}) ::signal(s, SIG_DFL);
-  ::setpgid(0, 0);
-  const rlimit none{0, 0}, cpu{kSeconds, kSeconds};
-  ::setrlimit(RLIMIT_CORE, &none);
-  ::setrlimit(RLIMIT_CPU, &cpu);
-  if (int null = ::open("/dev/null", O_RDWR); null >= 0)
-    for (int fd : {0, 1, 2}) ::dup2(null, fd);
+using Call = void (*)(void *, Arguments &);
+[[noreturn]] void call_part(const std::string &file, const std::string &function, const char *suffix, Call call) {
   void *handle = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);  // as MindSpore does
   if (!handle) ::_exit(0);
-  void *f = ::dlsym(handle, symbol.c_str());
+  void *f = ::dlsym(handle, (function + suffix).c_str());
   if (!f) tell(kMissing);
   static auto *a = new Arguments;
   try {
+    if (void *first = *suffix ? nullptr : ::dlsym(handle, (function + "Init").c_str())) init(first, *a);
     call(f, *a);
-  } catch (...) {  // it may not have come to its attributes
+  } catch (...) {
     ::_exit(0);
   }
   tell(kReturned);
 }
 
-// The child's byte, or 0 where it ended without one.
-char run(const std::string &file, const std::string &symbol, void (*call)(void *, Arguments &)) {
+// The byte that `work` tells in a process of its own, or 0 where that ended without one.
+template <class Work> char apart(Work &&work) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC)) return 0;
   const pid_t pid = ::fork();
   if (!pid) {
     answer = ends[1];
-    child(file, symbol, call);
+    for (int s : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGALRM, SIGTERM, SIGINT}) ::signal(s, SIG_DFL);
+    ::setpgid(0, 0);
+    const rlimit none{0, 0}, cpu{kSeconds, kSeconds};
+    ::setrlimit(RLIMIT_CORE, &none);
+    ::setrlimit(RLIMIT_CPU, &cpu);
+    if (int null = ::open("/dev/null", O_RDWR); null >= 0)
+      for (int fd : {0, 1, 2}) ::dup2(null, fd);
+    work();
   }
   ::close(ends[1]);
   char byte = 0;
-  pollfd ready{ends[0], POLLIN, 0};
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSeconds);
-  auto left = [&] {
-    return std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
-  };
   if (pid > 0) {
+    pollfd ready{ends[0], POLLIN, 0};
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(kSeconds);
+    auto left = [&] {
+      auto rest = std::chrono::duration_cast<std::chrono::milliseconds>(end - std::chrono::steady_clock::now());
+      return std::max(0, int(rest.count()));
+    };
     int got;
-    while ((got = ::poll(&ready, 1, std::max(0, int(left().count())))) < 0 && errno == EINTR) {
+    while ((got = ::poll(&ready, 1, left())) < 0 && errno == EINTR) {
     }
     if (got > 0 && ::read(ends[0], &byte, 1) != 1) byte = 0;
     ::kill(-pid, SIGKILL);  // and what it may have started
@@ -151,10 +155,17 @@ char run(const std::string &file, const std::string &symbol, void (*call)(void *
 
 }  // namespace
 
+bool survives_opening(const std::filesystem::path &file) {
+  return apart([&] {
+    ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL);  // if it fails the caller learns why
+    tell(kReturned);
+  });
+}
+
 Probed probe(const std::filesystem::path &file, const std::string &function) {
   struct Part {
     const char *suffix;
-    std::vector<void (*)(void *, Arguments &)> forms;
+    std::vector<Call> forms;
   };
   const Part parts[] = {
       {"Init", {init}}, {"InferShape", {infer_shape}}, {"InferType", {infer_type, infer_types}}, {"", {entry}}};
@@ -162,7 +173,7 @@ Probed probe(const std::filesystem::path &file, const std::string &function) {
   for (auto &part : parts) {
     bool returned = false;
     for (auto form : part.forms) {
-      const char byte = run(file, function + part.suffix, form);
+      const char byte = apart([&] { call_part(file.string(), function, part.suffix, form); });
       returned |= byte == kReturned || byte == kMissing;
       if (byte != kAsksOld && byte != kAsksNew && byte != kAsksEither) continue;
       out.asked = true;

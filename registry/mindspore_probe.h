@@ -16,6 +16,9 @@ struct Probed {
   std::string part;      // that asked or did not return: "OpInit"
 };
 
+// Whether the file can be opened without ending the process, by a try in another one. Its constructors run there.
+bool survives_opening(const std::filesystem::path &file);
+
 // Runs the function's Init, InferShape, InferType and entry, each in a process of its own, on 2x2 float32 tensors
 // filled with zeros, with an AotExtra whose getters tell the ABI of the name and end the process. A process that
 // crashes harms none but itself; one that takes longer than 5 s is ended. What the functions do to files and the like

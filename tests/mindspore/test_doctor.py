@@ -117,6 +117,19 @@ def test_a_file_outside_the_white_list(tmp_path):
         assert line.startswith(said) if code == 0 else "the legal path for the file is" in log
 
 
+def test_a_white_list_set_to_nothing(tmp_path):
+    so, env = plain("* 2")(tmp_path), {"MS_CUSTOM_AOT_WHITE_LIST": ""}
+    assert doctor(so, **env)[1] == REFUSES
+    said = one_custom("pynative", f"{so}:Op", tmp_path, {"infer": "python"}, **env)[1]
+    assert said.startswith("raises: RuntimeError: Illegal white list path set in MS_CUSTOM_AOT_WHITE_LIST")
+
+
+def test_a_constructor_that_ends_the_process(tmp_path):
+    so = plain("* 2", "#include <cstdlib>\nstatic int made = (abort(), 0);")(tmp_path)
+    assert doctor(so) == (1, CRASHES)
+    assert one_custom("pynative", f"{so}:Op", tmp_path, {"infer": "python"})[0] == -6
+
+
 def test_a_file_without_a_function(tmp_path):
     so = source("static int nothing;")(tmp_path)
     assert doctor(so) == (1, REFUSES)

@@ -33,6 +33,25 @@ def test_what_mindspore_would_make_of_a_file(file, code, line):
     assert line in doctor("--host", "mindspore", file, rc=code)
 
 
+def test_a_file_whose_constructor_ends_the_process(tmp_path):
+    (tmp_path / "op.cc").write_text(
+        '#include <cstdlib>\nstatic int made = (abort(), 0);\nextern "C" int Op() { return made; }\n'
+    )
+    subprocess.run(["g++", "-shared", "-fPIC", tmp_path / "op.cc", "-o", tmp_path / "op.so"], check=True)
+    assert "FAIL dlopen: ends the process that opens it" in doctor("--host", "mindspore", tmp_path / "op.so", rc=1)
+
+
+def test_the_white_list_is_mindspore_s(tmp_path, monkeypatch):
+    file = BUILD / "ops" / "swiglu.so"  # opgraft's own folder is not on it
+    for folder, code, line in [
+        (tmp_path, 1, "FAIL whitelist: "),
+        ("", 1, "FAIL whitelist: "),
+        (file.parent, 0, "ok   whitelist: lies in "),
+    ]:
+        monkeypatch.setenv("MS_CUSTOM_AOT_WHITE_LIST", str(folder))
+        assert line in doctor("--host", "mindspore", file, rc=code)
+
+
 PROBED = {  # what the entry does before it would ask for an attribute -> what the probe says
     "": "FAIL calls: Op asks for an attribute with a std::string of _GLIBCXX_USE_CXX11_ABI=1",
     "if (nparam != 6) return 3;": "FAIL calls: Op asks for",
@@ -66,6 +85,22 @@ def test_its_functions_are_called_where_that_is_asked_for(tmp_path, code):
     assert f"{'ok  ' if last['ok'] else 'FAIL'} {last['check']}: {last['detail']}".startswith(PROBED[code])
     assert report["verdict"] == ("crashes" if crashes else "loads" if "no function" in PROBED[code] else "may crash")
     assert report["accepted"] is not crashes
+
+
+@pytest.mark.parametrize("status,verdict", [(0, "crashes"), (5, "may crash")])
+def test_init_comes_first(tmp_path, status, verdict):
+    (tmp_path / "op.cc").write_text(
+        '#include "opgraft/custom_aot_extra.h"\n'
+        'extern "C" int OpInit(int *, int64_t **, const char **, AotExtra *extra) {\n'
+        f"  extra->SetKernelData(new AotKernelData);\n  return {status};\n}}\n"
+        'extern "C" int Op(int, void **, int *, int64_t **, const char **, void *, void *extra) {\n'
+        "  auto *e = static_cast<AotExtra *>(extra);\n  if (!e->KernelData()) return 1;\n"
+        '  return e->HasAttr("k");\n}\n'
+    )
+    file = tmp_path / "op.so"
+    subprocess.run(["g++", "-O3", "-shared", "-fPIC", "-D_GLIBCXX_USE_CXX11_ABI=1", f"-I{ROOT / 'include'}",
+                    tmp_path / "op.cc", "-o", file], check=True)  # fmt: skip
+    assert f"\n{verdict}: " in doctor("--host", "mindspore", "--probe", file, rc=int(verdict == "crashes"))
 
 
 def test_nothing_of_the_file_runs_unless_asked_for(tmp_path):
