@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string_view>
 
 #include "opgraft/op.h"
 #include "registry/functions.h"
@@ -77,19 +78,17 @@ Literals take_trailing(const Items &items, std::vector<size_t> &operands, const 
   Literals out;
   auto names = attrs.find("input_names"), taken = attrs.find("attr_names");
   if (names == attrs.end() || taken == attrs.end()) return out;
-  auto is_attr = [&](size_t k) {
-    return k < names->second.items.size() &&
-           std::any_of(taken->second.items.begin(), taken->second.items.end(), [&](const Literal &name) {
-             return name.kind == Literal::kString && name.s == names->second.items[k].s;
-           });
-  };
+  auto &order = names->second.items;
+  std::set<std::string_view> known;
+  for (auto &name : taken->second.items)
+    if (!name.s.empty()) known.insert(name.s);
   std::vector<size_t> tensors;
   for (size_t k = 0; k < operands.size(); ++k) {
     Literal value;
-    if (!is_attr(k)) tensors.push_back(operands[k]);
+    if (k >= order.size() || !known.count(order[k].s)) tensors.push_back(operands[k]);
     else if (!items.literal_of(operands[k], value))
-      refuse(fmt::format("operand {} (attribute {}) must be a constant", k, names->second.items[k].s));
-    else out.insert_or_assign(names->second.items[k].s, std::move(value));
+      refuse(fmt::format("operand {} (attribute {}) must be a constant", k, order[k].s));
+    else out.insert_or_assign(order[k].s, std::move(value));
   }
   operands = std::move(tensors);
   if (!out.empty()) out.insert(attrs.begin(), attrs.end());

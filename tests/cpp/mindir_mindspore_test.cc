@@ -3,6 +3,7 @@
 #include <protozero/pbf_writer.hpp>
 
 #include "engine_test_util.h"
+#include "infer/mindir_encode.h"
 #include "mindir_test_util.h"
 
 namespace opgraft {
@@ -169,6 +170,29 @@ TEST_F(MindirMindSpore, AttributesOfThePrimitive) {
   auto y = run({floats({2, 1, 4})});
   ASSERT_EQ(y.size(), 4u);
   EXPECT_EQ(y[3].dims(), (Shape{2, 2}));
+}
+
+// Custom(x, 0) whose reg_info has axis without a value.
+TEST_F(MindirMindSpore, TrailingArgumentsOfACustomAreItsAttributes) {
+  auto custom = [&](const std::string &name, const std::string &axis) {
+    f.node(name, "Custom", {"x", axis},
+           {mindir::encode_attribute("func_name", AttrValue(std::string("/moved/softmax.so:Softmax"))),
+            mindir::encode_attribute("func_type", AttrValue(std::string("aot"))),
+            mindir::encode_attribute("input_names", std::vector<std::string>{"x", "axis"}),
+            mindir::encode_attribute("attr_names", std::vector<std::string>{"axis"})});
+  };
+  f.input("x", {2, 3});
+  f.constant("zero", attr("value", kAttrInt64, 0));
+  custom("y", "zero");
+  f.output("y");
+  auto graph = parse_mindir(f.bytes(), registry, "test");
+  auto &node = graph->node(graph->order().at(0));
+  EXPECT_EQ(node.inputs.size(), 1u);
+  EXPECT_EQ(node.attrs.at("axis"), AttrValue(int64_t(0)));
+  auto y = run({floats({2, 3}, 0, 1)});
+  EXPECT_FLOAT_EQ(y.at(0).data<float>()[0] + y[0].data<float>()[3], 1);  // along the first axis
+  custom("wrong", "y");
+  expect_error({"Default/wrong", "operand 1 (attribute axis) must be a constant"});
 }
 
 TEST_F(MindirMindSpore, AWrongModelNamesNodeOpAndShapes) {

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import opgraft
+import opgraft.compile
 import pytest
 from opgraft import Tensor, nn, ops
 from opgraft.compile import compile_source
@@ -150,6 +151,34 @@ def test_return_codes():
         ops.Custom(so("faulty"), where="", how="code")(x)
     with pytest.raises(RuntimeError, match="FaultyInit of .* returned 7"):
         ops.Custom(so("faulty"), where="Init", how="code")(x)
+
+
+def test_symbols_that_tell_the_wrong_string_abi(tmp_path):
+    """An operator with the new std::string beside a part with the old one, whose symbols alone are seen."""
+    (tmp_path / "op.cc").write_text(
+        '#include "custom_aot_extra.h"\n'
+        'extern "C" int helper(const char *);\n'
+        'extern "C" int Op(int, void **params, int *, int64_t **, const char **, void *, void *extra) {\n'
+        "  auto *e = static_cast<AotExtra *>(extra);\n"
+        '  const float k = e->HasAttr("mode") ? e->Attr<std::string>("mode").size() : helper("no");\n'
+        "  for (int i = 0; i < 6; ++i) static_cast<float *>(params[1])[i] = static_cast<float *>(params[0])[i] * k;\n"
+        "  return 0;\n}\n"
+    )
+    (tmp_path / "helper.cc").write_text(
+        '#include <string>\nextern "C" int helper(const char *s) { return (s + std::string(s)).size(); }\n'
+    )
+    include = opgraft.compile.include_dir() / "opgraft"
+    for name, abi in [("op", 1), ("helper", 0)]:
+        flags = ["-c", "-O3", "-fPIC", f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f"-I{include}", tmp_path / f"{name}.cc"]
+        subprocess.run(["g++", *flags, "-o", tmp_path / f"{name}.o"], check=True)
+    file = tmp_path / "op.so"
+    subprocess.run(["g++", "-shared", tmp_path / "op.o", tmp_path / "helper.o", "-o", file], check=True)
+    symbols = subprocess.run(["nm", "-D", file], capture_output=True, text=True, check=True).stdout
+    assert "_ZNSs" in symbols and "__cxx1112basic_string" not in symbols
+    declared = {"out_shape": lambda a: a, "out_dtype": lambda a: a}
+    for mode in ("abc", "a mode of more than fifteen characters"):
+        np.testing.assert_array_equal(ops.Custom(f"{file}:Op", **declared, mode=mode)(x), len(mode) * x)
+    np.testing.assert_array_equal(ops.Custom(f"{file}:Op", **declared)(x), 4 * x)
 
 
 class Net(nn.Cell):
