@@ -19,7 +19,7 @@ def padding(size, kernel, stride, dilation, pad_mode, before, after):
 
 def conv2d(x, weight, pad_mode="valid", pad=0, stride=None, dilation=None, group=1, **_):
     (n, channels, *size), (out, each, *kernel) = x.shape, weight.shape
-    pad = [pad] * 4 if isinstance(pad, int) else list(pad)
+    pad = [pad] * 4 if isinstance(pad, int) else list(pad) * (4 // len(pad))
     s, d = pair(stride), pair(dilation)
     top, bottom, h = padding(size[0], kernel[0], s[0], d[0], pad_mode, *pad[:2])
     left, right, w = padding(size[1], kernel[1], s[1], d[1], pad_mode, *pad[2:])
@@ -149,7 +149,16 @@ def follow(op, dtype, x, out, kernel, attrs, residual, activation, params=None):
 FUSED = ("FusedConv2D", "FusedConv2DBatchNorm")
 CASES = (
     [case("Conv2D", t, *s) for t in TOLERANCE for s in SIZES]
-    + [case("Conv2D", "float32", (1, 2, 5, 6), 3, (3, 3), {"pad_mode": "pad", "pad": 2, "stride": 2, "format": "NCHW"})]
+    + [
+        case(
+            "Conv2D",
+            "float32",
+            (1, 2, 5, 6),
+            3,
+            (3, 3),
+            {"pad_mode": "pad", "pad": [2], "stride": [2], "format": "NCHW"},
+        )
+    ]
     + [follow(op, t, *s, r, "none") for op in FUSED for t in TOLERANCE for s in SIZES[::2] for r in (False, True)]
     + [
         follow(op, t, *s, r, a)

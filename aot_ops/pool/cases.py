@@ -1,4 +1,4 @@
-"""Cases of MaxPool and AvgPool; the format is that of swiglu/cases.py."""
+"""Cases of MaxPool, AvgPool, MaxPool3DWithArgmax and AvgPool3D; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -35,8 +35,57 @@ def avg_bound(u, x, **attrs):
     return 2.0**-24 * each.shape[-1] * avg_pool(np.abs(x), **attrs)
 
 
-REFERENCE = {"MaxPool": max_pool, "AvgPool": avg_pool}
-BOUND = {"AvgPool": avg_bound}
+def counts_3d(size, kernel, stride, dilation, before, after, ceil_mode):
+    """The number of windows along an axis: none begins in the padding behind x."""
+    free = size + before + after - dilation * (kernel - 1) - 1
+    out = (-(-free // stride) if ceil_mode else free // stride) + 1
+    return out - (ceil_mode and (out - 1) * stride >= size + before)
+
+
+def windows_3d(x, fill, kernel, stride, dilation, pad, ceil_mode):
+    """The windows along a new last axis; what ceil_mode adds behind the padding is `fill`, too."""
+    out = [
+        counts_3d(x.shape[2 + i], kernel[i], stride[i], dilation[i], pad[2 * i], pad[2 * i + 1], ceil_mode)
+        for i in range(3)
+    ]
+    more = [(pad[2 * i], pad[2 * i + 1] + stride[i] + dilation[i] * kernel[i]) for i in range(3)]
+    x = np.pad(x, ((0, 0), (0, 0), *more), constant_values=fill)
+    seen = []
+    for tap in np.ndindex(*kernel):
+        begin = [t * d for t, d in zip(tap, dilation)]
+        cut = tuple(slice(b, b + (n - 1) * s + 1, s) for b, n, s in zip(begin, out, stride))
+        seen.append(x[(slice(None), slice(None), *cut)])
+    return np.stack(seen, -1)
+
+
+def max_pool_3d(x, ksize, strides, pads, dilation, ceil_mode=False, **_):
+    pad = [p for p in pads for _ in range(2)]
+    seen = windows_3d(x, -np.inf, ksize, strides, dilation, pad, ceil_mode)
+    places = np.broadcast_to(np.arange(np.prod(x.shape[2:])).reshape(x.shape[2:]), x.shape)
+    where = windows_3d(places, -1, ksize, strides, dilation, pad, ceil_mode)
+    return seen.max(-1), np.take_along_axis(where, seen.argmax(-1)[..., None], -1)[..., 0]
+
+
+def avg_pool_3d(x, kernel_size, strides, pad, ceil_mode=False, count_include_pad=True, divisor_override=0, **_):
+    ones = (1, 1, 1)
+    total = windows_3d(x, 0.0, kernel_size[2:], strides[2:], ones, pad, ceil_mode).sum(-1)
+    counted = np.ones_like(x)
+    if count_include_pad:  # then what is padding counts as x does
+        around = [(0, 0), (0, 0), *((pad[2 * i], pad[2 * i + 1]) for i in range(3))]
+        counted, pad = np.pad(counted, around, constant_values=1.0), [0] * 6
+        count = windows_3d(counted, 0.0, kernel_size[2:], strides[2:], ones, pad, ceil_mode).sum(-1)
+        count = count[tuple(slice(n) for n in total.shape)]
+    else:
+        count = windows_3d(counted, 0.0, kernel_size[2:], strides[2:], ones, pad, ceil_mode).sum(-1)
+    return total / (divisor_override or count)
+
+
+def avg_bound_3d(u, x, **attrs):
+    return 2.0**-24 * np.prod(attrs["kernel_size"]) * avg_pool_3d(np.abs(x), **attrs)
+
+
+REFERENCE = {"MaxPool": max_pool, "AvgPool": avg_pool, "MaxPool3DWithArgmax": max_pool_3d, "AvgPool3D": avg_pool_3d}
+BOUND = {"AvgPool": avg_bound, "AvgPool3D": avg_bound_3d}
 # Two roundings to the storage type, by the kernel and by the twin, of a mean; the largest element is exact.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -60,9 +109,39 @@ def case(op, dtype, x, kernel, strides, pad_mode, special=()):
     return {"op": op, "inputs": [(dtype, x, *special)], "attrs": attrs, "rtol": rtol, "atol": atol}
 
 
+# x, window, strides, padding (front, back, top, bottom, left, right)
+SIZES_3D = [
+    ((1, 2, 1, 7, 9), [1, 3, 3], [1, 2, 2], [0, 0, 1, 1, 1, 1]),
+    ((2, 3, 1, 8, 10), [1, 2, 3], [1, 3, 2], [0, 0, 0, 0, 1, 1]),
+    ((1, 2, 4, 5, 6), [2, 3, 2], [2, 1, 3], [1, 1, 1, 1, 0, 0]),
+    ((0, 2, 1, 4, 4), [1, 2, 2], [1, 2, 2], [0, 0, 0, 0, 0, 0]),
+    ((1, 1, 3, 1, 1), [3, 1, 1], [1, 1, 1], [0, 0, 0, 0, 0, 0]),
+]
+
+
+def case_3d(op, dtype, x, kernel, strides, pad, special=(), **attrs):
+    if op == "AvgPool3D":
+        attrs = {"kernel_size": [1, 1, *kernel], "strides": [1, 1, *strides], "pad": pad, **attrs}
+    else:
+        attrs = {"ksize": kernel, "strides": strides, "pads": pad[::2], "dilation": [1, 1, 1], **attrs}
+    rtol, atol = (TOLERANCE[dtype], SMALLEST) if op == "AvgPool3D" else (0.0, 0.0)
+    return {"op": op, "inputs": [(dtype, x, *special)], "attrs": attrs, "rtol": rtol, "atol": atol}
+
+
 OPS = ("MaxPool", "AvgPool")
 CASES = (
-    [case(op, t, *s) for op in OPS for t in TOLERANCE for s in SIZES]
+    [case_3d("MaxPool3DWithArgmax", t, *s, ceil_mode=c) for t in TOLERANCE for s in SIZES_3D for c in (False, True)]
+    + [case_3d("MaxPool3DWithArgmax", "float32", *SIZES_3D[0], dilation=[1, 2, 3], ceil_mode=c) for c in (False, True)]
+    + [case_3d("MaxPool3DWithArgmax", "float32", (1, 1, 1, 1, 40), [1, 1, 1], [1, 1, 1], [0] * 6, ("special",))]
+    + [
+        case_3d("AvgPool3D", t, *s, ceil_mode=c, count_include_pad=i, divisor_override=d)
+        for t in TOLERANCE
+        for s in SIZES_3D
+        for c in (False, True)
+        for i, d in ((True, 0), (False, 0), (True, 5))
+    ]
+    + [case_3d("AvgPool3D", "float32", (1, 2, 1, 6, 7), [1, 3, 3], [1, 2, 2], [0, 0, 0, 2, 1, 0])]
+    + [case(op, t, *s) for op in OPS for t in TOLERANCE for s in SIZES]
     + [case(op, "float32", (1, 2, 5, 40), [1, 1, 2, 3], [1, 1, 1, 2], "SAME") for op in OPS]
     + [
         case(op, "float32", (1, 2, 5, 40), k, s, "VALID", ("special",))
@@ -83,5 +162,36 @@ REFUSED = (
     + refused("x.dtype must be one of float32, float16, bfloat16, got int32", ("int32", (1, 2, 4, 4)))
     + refused("pad_mode must be one of valid, same, got 'pad'", pad_mode="PAD")
     + refused(r"kernel_size must be 1, 2 or 4 positive numbers, .*, got \(0, 2\)", kernel_size=[0, 2])
+    + [
+        {
+            "op": "MaxPool3DWithArgmax",
+            "inputs": [X],
+            "error": r"MaxPool3DWithArgmax: x must have 5 dimensions \(N, C, D, H, W\), got shape \(1, 2, 4, 4\)",
+        },
+        {
+            "op": "MaxPool3DWithArgmax",
+            "inputs": [("float32", (1, 2, 1, 4, 4))],
+            "attrs": {"ksize": [1, 2, 2], "pads": [0, 2, 0]},
+            "error": "the padding of both sides must be at most the window of 2, got 2 and 2",
+        },
+        {
+            "op": "AvgPool3D",
+            "inputs": [("float32", (1, 2, 1, 4, 4))],
+            "attrs": {"kernel_size": [1, 1, 1, 2, 5]},
+            "error": "AvgPool3D: dimension 4 of x with its padding must hold the window of 5, got 4",
+        },
+        {
+            "op": "AvgPool3D",
+            "inputs": [("float32", (1, 2, 1, 4, 4))],
+            "attrs": {"pad_mode": "SAME"},
+            "error": "AvgPool3D: pad_mode must be PAD, got 'SAME'",
+        },
+        {
+            "op": "AvgPool3D",
+            "inputs": [("float32", (1, 2, 1, 4, 4))],
+            "attrs": {"pad_list": [0, 0, 1, 1, 1, 1]},
+            "error": r"AvgPool3D: pad_list must be pad \(0, 0, 0, 0, 0, 0\), got \(0, 0, 1, 1, 1, 1\)",
+        },
+    ]
     + refused("x's width with its padding must hold the window of 5, got 4", kernel_size=[2, 5])
 )

@@ -113,49 +113,71 @@ class BatchNorm2d(Cell):
 
 
 class _Pool2d(Cell):
-    def _setup_pool(self, primitive, kernel_size, stride, pad_mode, data_format, refused):
+    """A pool of x (N, C, H, W) or (C, H, W). Given padding makes it one in three dimensions, as in MindSpore."""
+
+    def _sizes(self, kernel_size, stride, pad_mode, data_format, changed):
+        """Whether pad_mode is "pad"; without, what `changed` names must have its default."""
         name = type(self).__name__
         windows.nchw(name, data_format)
-        self.kernel_size = windows.pair(name, "kernel_size", kernel_size, (1, 2))
-        self.stride = windows.pair(name, "stride", stride, (1, 2))
-        self.pad_mode = windows.choice(name, "pad_mode", pad_mode.upper() if isinstance(pad_mode, str) else pad_mode,
-                                       ("VALID", "SAME", "PAD"))  # fmt: skip
-        if self.pad_mode == "PAD" or refused:
-            raise ValueError(f"{name}: pad_mode must be 'valid' or 'same' and {', '.join(self.padded)} at their "
-                             f"defaults, got pad_mode {pad_mode!r}")  # fmt: skip
-        self.pool = primitive(self.kernel_size, self.stride, pad_mode)
+        self.kernel_size = windows.pair(name, "kernel_size", kernel_size)
+        self.stride = windows.pair(name, "stride", stride)
+        upper = pad_mode.upper() if isinstance(pad_mode, str) else pad_mode
+        self.pad_mode = windows.choice(name, "pad_mode", upper, ("VALID", "SAME", "PAD"))
+        self.padded = self.pad_mode == "PAD"
+        if changed and not self.padded:
+            raise ValueError(f"{name}: {', '.join(changed)} must be left out where pad_mode is not 'pad', "
+                             f"got pad_mode {pad_mode!r}")  # fmt: skip
+        return self.padded
 
     def construct(self, x):
-        if len(x.shape) == 3:
-            return ops.squeeze(self.pool(ops.expand_dims(x, 0)), 0)
-        return self.pool(x)
+        single = len(x.shape) == 3
+        if single:
+            x = ops.expand_dims(x, 0)
+        y = self.pool(ops.expand_dims(x, 2) if self.padded else x)
+        drop = (0,) * single + (2,) * self.padded
+        found = y if isinstance(y, tuple) else (y,)
+        if drop:
+            found = tuple(ops.squeeze(t, drop) for t in found)
+        return found if getattr(self, "return_indices", False) else found[0]
 
     def __repr__(self):
         return f"{type(self).__name__}(kernel_size={self.kernel_size}, stride={self.stride}, pad_mode={self.pad_mode})"
 
 
 class MaxPool2d(_Pool2d):
-    """The largest element of each window of x (N, C, H, W) or (C, H, W)."""
-
-    padded = ("padding", "dilation", "return_indices", "ceil_mode")
+    """The largest element of each window; with return_indices its place in its H W as well."""
 
     def __init__(self, kernel_size=1, stride=1, pad_mode="valid", padding=0, dilation=1, return_indices=False,
                  ceil_mode=False, data_format="NCHW"):  # fmt: skip
         super().__init__()
-        refused = padding != 0 or dilation != 1 or return_indices or ceil_mode
-        self._setup_pool(windows.MaxPool, kernel_size, stride, pad_mode, data_format, refused)
+        given = {"padding": padding != 0, "dilation": dilation != 1, "return_indices": return_indices,
+                 "ceil_mode": ceil_mode}  # fmt: skip
+        self.return_indices = return_indices
+        if self._sizes(kernel_size, stride, pad_mode, data_format, [k for k, v in given.items() if v]):
+            pads = windows.numbers("MaxPool2d", "padding", padding, 2, 0)
+            dilation = windows.pair("MaxPool2d", "dilation", dilation)
+            sizes = [(1, *self.kernel_size), (1, *self.stride), (0, *pads), (1, *dilation)]
+            self.pool = windows.MaxPool3DWithArgmax(*sizes, ceil_mode)
+        else:
+            self.pool = windows.MaxPool(self.kernel_size, self.stride, pad_mode)
 
 
 class AvgPool2d(_Pool2d):
-    """The mean of each window of x (N, C, H, W) or (C, H, W); padding is not counted."""
-
-    padded = ("padding", "ceil_mode", "count_include_pad", "divisor_override")
+    """The mean of each window; padding that "same" adds is not counted."""
 
     def __init__(self, kernel_size=1, stride=1, pad_mode="valid", padding=0, ceil_mode=False, count_include_pad=True,
                  divisor_override=None, data_format="NCHW"):  # fmt: skip
         super().__init__()
-        refused = padding != 0 or ceil_mode or not count_include_pad or divisor_override is not None
-        self._setup_pool(windows.AvgPool, kernel_size, stride, pad_mode, data_format, refused)
+        given = {"padding": padding != 0, "ceil_mode": ceil_mode, "count_include_pad": not count_include_pad,
+                 "divisor_override": divisor_override is not None}  # fmt: skip
+        if divisor_override is not None:
+            windows.positive("AvgPool2d", "divisor_override", divisor_override)
+        if self._sizes(kernel_size, stride, pad_mode, data_format, [k for k, v in given.items() if v]):
+            h, w = windows.numbers("AvgPool2d", "padding", padding, 2, 0)
+            sizes = [(1, *self.kernel_size), (1, *self.stride), "pad", (0, 0, h, h, w, w)]
+            self.pool = windows.AvgPool3D(*sizes, ceil_mode, count_include_pad, divisor_override or 0)
+        else:
+            self.pool = windows.AvgPool(self.kernel_size, self.stride, pad_mode)
 
 
 class ReLU6(Cell):

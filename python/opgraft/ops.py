@@ -225,8 +225,19 @@ where = select
 __all__.append("where")
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
-avg_pool2d = _windows.avg_pool2d
-__all__ += ["AvgPool", "BatchNorm", "Conv2D", "MaxPool", "avg_pool2d", "batch_norm", "conv2d", "flatten"]
+avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
+__all__ += [
+    "AvgPool",
+    "AvgPool3D",
+    "BatchNorm",
+    "Conv2D",
+    "MaxPool",
+    "MaxPool3DWithArgmax",
+    "avg_pool2d",
+    "batch_norm",
+    "conv2d",
+    "flatten",
+]
 
 
 @_export

@@ -18,17 +18,29 @@ def positive(name, argument, value):
     return value
 
 
-def pair(name, argument, value, sizes=(2,)):
-    """A number for height and width, or a tuple whose last two they are; as (height, width)."""
-    items = (value, value) if _is_int(value) else value
-    if not isinstance(items, tuple) or not all(map(_is_int, items)):
+def numbers(name, argument, value, count, least):
+    """One number for all, or a tuple of `count` of them, as a tuple of `count`."""
+    items = (value,) * count if _is_int(value) else value
+    if not isinstance(items, (tuple, list)) or not all(map(_is_int, items)):
         raise TypeError(f"{name}: {argument} must be an int or a tuple of ints, got {value!r}")
-    if len(items) not in sizes or min(items) < 1:
-        lengths = " or ".join(map(str, sizes))
-        raise ValueError(f"{name}: {argument} must be positive, an int or a tuple of {lengths}, got {value!r}")
-    if len(items) == 1:
-        items *= 2
-    return tuple(items[-2:])
+    items = tuple(items) * (count if len(items) == 1 else 1)
+    if len(items) != count or min(items) < least:
+        what = "positive" if least else "not negative"
+        raise ValueError(f"{name}: {argument} must be {what}, an int or a tuple of {count}, got {value!r}")
+    return items
+
+
+def pair(name, argument, value):
+    """A number for height and width, or a tuple whose last two they are, the first two of four being 1."""
+    if isinstance(value, (tuple, list)) and len(value) == 4 and tuple(value[:2]) == ONES:
+        value = tuple(value[2:])
+    return numbers(name, argument, value, 2, 1)
+
+
+def flag(name, argument, value):
+    if not isinstance(value, bool):
+        raise TypeError(f"{name}: {argument} must be a bool, got {type(value).__name__}")
+    return value
 
 
 def nchw(name, data_format):
@@ -82,8 +94,8 @@ class Conv2D(_Primitive):
             "kernel_size": pair("Conv2D", "kernel_size", kernel_size),
             "pad_mode": pad_mode,
             "pad": padding("Conv2D", "pad", pad_mode, pad),
-            "stride": ONES + pair("Conv2D", "stride", stride, (2, 4)),
-            "dilation": ONES + pair("Conv2D", "dilation", dilation, (2, 4)),
+            "stride": ONES + pair("Conv2D", "stride", stride),
+            "dilation": ONES + pair("Conv2D", "dilation", dilation),
             "group": positive("Conv2D", "group", group),
         }
 
@@ -132,6 +144,49 @@ class MaxPool(_Pool):
 
 class AvgPool(_Pool):
     """The mean of each window; padding is not counted."""
+
+
+class MaxPool3DWithArgmax(_Primitive):
+    """The largest element of each window of x (N, C, D, H, W) and its place in its D H W; pads are on both sides."""
+
+    def __init__(self, ksize, strides, pads, dilation=(1, 1, 1), ceil_mode=False, data_format="NCDHW"):
+        name = type(self).__name__
+        choice(name, "data_format", data_format, ("NCDHW",))
+        self.attrs = {
+            "ksize": numbers(name, "ksize", ksize, 3, 1),
+            "strides": numbers(name, "strides", strides, 3, 1),
+            "pads": numbers(name, "pads", pads, 3, 0),
+            "dilation": numbers(name, "dilation", dilation, 3, 1),
+            "ceil_mode": flag(name, "ceil_mode", ceil_mode),
+        }
+
+    def __call__(self, x):
+        return self._run(x=x)
+
+
+class AvgPool3D(_Primitive):
+    """The mean of each window of x (N, C, D, H, W); pad: front, back, top, bottom, left, right."""
+
+    def __init__(self, kernel_size=1, strides=1, pad_mode="pad", pad=0, ceil_mode=False, count_include_pad=True,
+                 divisor_override=0, data_format="NCDHW"):  # fmt: skip
+        name = type(self).__name__
+        choice(name, "data_format", data_format, ("NCDHW",))
+        choice(name, "pad_mode", pad_mode.upper() if isinstance(pad_mode, str) else pad_mode, ("PAD",))
+        if not _is_int(divisor_override) or divisor_override < 0:
+            raise ValueError(f"{name}: divisor_override must be an int of at least 0, got {divisor_override!r}")
+        self.attrs = {
+            "kernel_size": ONES + numbers(name, "kernel_size", kernel_size, 3, 1),
+            "strides": ONES + numbers(name, "strides", strides, 3, 1),
+            "pad_mode": "PAD",
+            "pad": numbers(name, "pad", pad, 6, 0),
+            "pad_list": numbers(name, "pad", pad, 6, 0),
+            "ceil_mode": flag(name, "ceil_mode", ceil_mode),
+            "count_include_pad": flag(name, "count_include_pad", count_include_pad),
+            "divisor_override": divisor_override,
+        }
+
+    def __call__(self, x):
+        return self._run(x=x)
 
 
 def conv2d(input, weight, bias=None, stride=1, pad_mode="valid", padding=0, dilation=1, groups=1):  # noqa: A002

@@ -51,6 +51,18 @@ class ResNet(nn.Cell):
         return self.head(self.flatten(self.mean(x)))
 
 
+class PadPools(nn.Cell):
+    """Pools with given padding, which MindSpore exports as three-dimensional ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(3, 8, 3, has_bias=True), nn.ReLU()
+        self.largest, self.mean = nn.MaxPool2d(3, 2, "pad", 1), nn.AvgPool2d(3, 2, "pad", 1, count_include_pad=False)
+
+    def construct(self, x):
+        return self.mean(self.largest(self.relu(self.conv(x))))
+
+
 class InvertedResidual(nn.Cell):
     """Sandler et al. 2018: expand, depthwise, project without an activation."""
 

@@ -2,7 +2,7 @@
 
 import mindspore as ms
 import numpy as np
-from conv_models import MobileNet, ResNet
+from conv_models import MobileNet, PadPools, ResNet
 from mindspore import Parameter, Tensor, nn, ops
 
 
@@ -99,5 +99,6 @@ MODELS = {
     "resnet bottleneck": (ResNet, lambda n: [normal(n, 3, 32, 32)], None, [(2,)]),
     "resnet bottleneck, open batch": (
         ResNet, lambda n: [normal(n, 3, 32, 32)], [f32(None, 3, 32, 32)], [(2,), (1,), (5,)]),
+    "pools with padding": (PadPools, lambda n: [normal(n, 3, 19, 20)], None, [(2,)]),
     "mobilenet block": (MobileNet, lambda n: [normal(n, 3, 20, 22)], None, [(2,)]),
 }  # fmt: skip

@@ -72,6 +72,27 @@ def test_normalisation_pools_and_flatten(mode):
     np.testing.assert_array_equal(ops.flatten(Tensor(x), order="F").asnumpy(), x.T.reshape(9, -1))
 
 
+@MODES
+@pytest.mark.parametrize("ceil_mode", [False, True])
+def test_pools_with_given_padding(mode, ceil_mode):
+    opgraft.set_context(mode=mode)
+    pool, x = CASES["pool"], normal(2, 3, 8, 9)
+    attrs = {"ceil_mode": ceil_mode}
+    largest = nn.MaxPool2d((3, 2), 2, "pad", 1, (1, 2), True, ceil_mode)
+    want = pool.max_pool_3d(x[:, :, None], [1, 3, 2], [1, 2, 2], [0, 1, 1], [1, 1, 2], **attrs)
+    for got, w in zip(largest(x), want, strict=True):
+        np.testing.assert_array_equal(got.asnumpy(), w[:, :, 0])
+    np.testing.assert_array_equal(largest(x[0])[1].asnumpy(), want[1][0, :, 0])
+    plain = nn.MaxPool2d(3, 2, "pad", 1)
+    np.testing.assert_array_equal(plain(x).asnumpy(), nn.MaxPool2d(3, 2, "pad", 1, return_indices=True)(x)[0].asnumpy())
+    wide = x[:, :, None].astype(np.float64)
+    for include, divisor in ((True, None), (False, None), (True, 7)):
+        attrs |= {"kernel_size": [1, 1, 1, 3, 2], "strides": [1, 1, 1, 2, 3], "pad": [0, 0, 1, 1, 0, 0],
+                  "count_include_pad": include, "divisor_override": divisor or 0}  # fmt: skip
+        mean = nn.AvgPool2d((3, 2), (2, 3), "pad", (1, 0), ceil_mode, include, divisor)
+        within(mean(x), pool.avg_pool_3d(wide, **attrs)[:, :, 0], pool.avg_bound_3d(0, wide, **attrs)[:, :, 0])
+
+
 def test_initial_values():
     for init, want in [("zeros", 0.0), ("ones", 1.0), (0.5, 0.5), (Tensor(normal(4, 3, 2, 2)), normal(4, 3, 2, 2))]:
         assert (nn.Conv2d(3, 4, 2, weight_init=init).weight.asnumpy() == want).all()
@@ -101,10 +122,13 @@ CONV_ARGS = {"in_channels": 3, "out_channels": 4, "kernel_size": 3}
     (nn.BatchNorm2d, {"num_features": 3, "momentum": 2}, ValueError, r"momentum must be in \[0, 1\], got 2"),
     (nn.BatchNorm2d, {"num_features": 3, "use_batch_statistics": True}, ValueError, "opgraft runs inference only"),
     (nn.MaxPool2d, {"kernel_size": (2, 0)}, ValueError, r"kernel_size must be positive, .*got \(2, 0\)"),
-    (nn.MaxPool2d, {"kernel_size": 2, "pad_mode": "pad", "padding": 1}, ValueError, "must be 'valid' or 'same'"),
-    (nn.AvgPool2d, {"kernel_size": 2, "count_include_pad": False}, ValueError, "count_include_pad.* at their defaults"),
+    (nn.MaxPool2d, {"kernel_size": 2, "padding": 1, "ceil_mode": True}, ValueError,
+     "padding, ceil_mode must be left out where pad_mode is not 'pad', got pad_mode 'valid'"),
+    (nn.MaxPool2d, {"kernel_size": 2, "pad_mode": "pad", "padding": (1, 1, 1)}, ValueError, "padding must be not neg"),
+    (nn.AvgPool2d, {"kernel_size": 2, "count_include_pad": False}, ValueError, "count_include_pad must be left out"),
+    (nn.AvgPool2d, {"pad_mode": "pad", "divisor_override": 0}, ValueError, "divisor_override must be positive, got 0"),
     (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "mode": 0}, ValueError, "Conv2D: mode must be 1, got 0"),
-    (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "stride": (1, 2, 3)}, ValueError, "a tuple of 2 or 4"),
+    (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "stride": (1, 2, 3)}, ValueError, "stride must be positive"),
     (ops.BatchNorm, {"is_training": True}, ValueError, "is_training must be False: opgraft runs inference only"),
     (ops.MaxPool, {"pad_mode": "pad"}, ValueError, "MaxPool: pad_mode must be one of 'VALID', 'SAME', got 'PAD'"),
 ])  # fmt: skip

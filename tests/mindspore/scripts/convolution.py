@@ -53,6 +53,10 @@ print(ops.conv2d(y, kernel, padding=1, pad_mode="pad", groups=2).asnumpy()[0, 0]
 print(ops.MaxPool(2, 2)(y).asnumpy(), ops.AvgPool((2, 3), 2, "same")(y).asnumpy())
 print(ops.ReLU6()(y * 9).asnumpy()[0, 0], ops.Flatten()(y).shape, ops.flatten(y, start_dim=2).shape)
 print(nn.MaxPool2d(2)(y[0]).shape, nn.Flatten(0, 1)(y).shape)
+padded = nn.MaxPool2d((3, 2), 2, "pad", 1, (1, 2), return_indices=True, ceil_mode=True)(y)
+print([t.shape for t in padded], padded[0].asnumpy()[0, 0], padded[1].asnumpy()[0, 1])
+for include, divisor in ((True, None), (False, None), (True, 7)):
+    print(nn.AvgPool2d((3, 2), (2, 3), "pad", (1, 0), True, include, divisor)(y).asnumpy()[0, 1])
 ones = Tensor(np.ones(2, np.float32))
 print(ops.BatchNorm(epsilon=1e-3)(y, ones, ones, ones, ones)[0].asnumpy()[0, 1])
 
@@ -75,4 +79,6 @@ refused(nn.BatchNorm2d, 3, data_format="NHWC")
 refused(nn.MaxPool2d, 0)
 refused(nn.MaxPool2d, 2, pad_mode="full")
 refused(nn.MaxPool2d, 2, padding=1)
+refused(nn.MaxPool2d, 2, pad_mode="pad", padding=(1, 1, 1))
+refused(nn.AvgPool2d, 2, pad_mode="pad", divisor_override=0)
 refused(nn.AvgPool2d, 2, data_format="NHWC")
