@@ -6,7 +6,7 @@ import opgraft
 import pytest
 from helpers import close
 from mindspore import Tensor
-from models import MODELS
+from models import MODELS, normal
 from opgraft import _core, nn, rewrite
 
 
@@ -48,6 +48,19 @@ def test_written_as_it_was_read(name, tmp_path):
     for size in sizes:
         given = [Tensor(a) for a in inputs(*size)]
         np.testing.assert_array_equal(back(*given).asnumpy(), net(*given).asnumpy())
+
+
+def test_convolutions_written_by_opgraft(tmp_path):
+    net = nn.SequentialCell(
+        nn.Conv2d(3, 8, 3, 2, has_bias=True), nn.ReLU(), nn.MaxPool2d(3, 2, "pad", 1),
+        nn.Conv2d(8, 8, (3, 2), pad_mode="pad", padding=(2, 1, 0, 1), dilation=(1, 2), group=8),
+        nn.BatchNorm2d(8, 1e-3), nn.ReLU6(), nn.MaxPool2d(2, pad_mode="same"), nn.AvgPool2d(2),
+        nn.AvgPool2d(3, 2, "pad", 1), nn.Flatten(),
+    )  # fmt: skip
+    x = normal(2, 3, 24, 30)
+    file = opgraft.export(net, opgraft.Tensor(x), file_name=tmp_path / "net")
+    back = ms.nn.GraphCell(ms.load(str(file)))
+    close(back(Tensor(x)).asnumpy(), net(x).asnumpy())
 
 
 @pytest.mark.parametrize("name", ["resnet bottleneck", "mobilenet block"])
