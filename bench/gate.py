@@ -50,7 +50,8 @@ def compare(old, new):
 
 
 def kernels():
-    """(name, op, attributes, inputs, the formula in NumPy, tolerance): tensors of MiniLM's and LLaMA's sizes."""
+    """(name, op, attributes, inputs, the formula in NumPy, tolerance): tensors of MiniLM's, LLaMA's, ResNet's and
+    MobileNet's sizes."""
     import numpy as np
 
     rng = np.random.default_rng(0)
@@ -69,7 +70,26 @@ def kernels():
     def gelu_tanh(x):
         return np.float32(0.5) * x * (1 + np.tanh(np.float32(0.7978845608) * (x + np.float32(0.044715) * x * x * x)))
 
+    def windows(x):  # 3 x 3 with a padding of 1: (n, c, h, w, 3, 3)
+        x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
+        return np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+
+    def conv(x, weight):  # columns, and a product of matrices
+        (n, _, h, w), o = x.shape, len(weight)
+        columns = windows(x).transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, -1)
+        return np.ascontiguousarray((columns @ weight.reshape(o, -1).T).reshape(n, h, w, o).transpose(0, 3, 1, 2))
+
+    def depthwise(x, weight):
+        return np.einsum("nchwij,cij->nchw", windows(x), weight[:, 0])
+
+    same = {"kernel_size": [3, 3], "pad_mode": "same"}
+    pool = {"kernel_size": [3, 3], "strides": [1, 1], "pad_mode": "SAME"}
     return [
+        ("Conv2D 64x14x14 3x3", "Conv2D", same | {"out_channel": 32},
+         [normal(1, 64, 14, 14), normal(32, 64, 3, 3)], conv, 1e-3),
+        ("Conv2D depthwise 96x28", "Conv2D", same | {"out_channel": 96, "group": 96},
+         [normal(1, 96, 28, 28), normal(96, 1, 3, 3)], depthwise, 1e-4),
+        ("MaxPool 16x28x28 3x3", "MaxPool", pool, [np.abs(normal(1, 16, 28, 28))], lambda x: windows(x).max((4, 5)), 0),
         ("SwiGLU 128x2048", "SwiGLU", {}, normal(2, 128, 2048), lambda x, g: x * g / (1 + np.exp(-g)), 1e-5),
         ("Softmax 384x128", "Softmax", {}, [normal(384, 128)], softmax, 1e-6),
         ("FusedLayerNorm 256x384", "FusedLayerNorm", {"epsilon": 1e-5}, [normal(256, 384), normal(384), normal(384)],

@@ -264,14 +264,16 @@ template <Form form> void Reference(Context &c) {
     for (int64_t at = 0; at < c.output(0).size(); ++at) {
       const int64_t j = at % g.w.out, i = at / g.w.out % g.h.out, o = at / g.pixels() % g.outputs;
       const int64_t image = at / g.pixels() / g.outputs, from = image * g.channels + o / g.m() * each;
+      const T *tap = weight + o * g.k();
       double sum = 0;
-      for (int64_t n = 0; n < g.k(); ++n) {
-        const int64_t channel = n / g.taps(), row = g.h.at(i, n / g.w.kernel % g.h.kernel);
-        const int64_t column = g.w.at(j, n % g.w.kernel);
-        const bool inside = row >= 0 && row < g.h.in && column >= 0 && column < g.w.in;
-        const T value = inside ? x[((from + channel) * g.h.in + row) * g.w.in + column] : T(0.0f);
-        sum += double(float(weight[o * g.k() + n])) * double(float(value));
-      }
+      for (int64_t channel = from; channel < from + each; ++channel)
+        for (int64_t k = 0; k < g.h.kernel; ++k)
+          for (int64_t l = 0; l < g.w.kernel; ++l, ++tap) {
+            const int64_t row = g.h.at(i, k), column = g.w.at(j, l);
+            const bool inside = row >= 0 && row < g.h.in && column >= 0 && column < g.w.in;
+            const T value = inside ? x[(channel * g.h.in + row) * g.w.in + column] : T(0.0f);
+            sum += double(float(*tap)) * double(float(value));
+          }
       if (g.scale) sum *= double(g.scale[o]);
       if (g.shift) sum += double(g.shift[o]);
       if (g.residual) sum += double(float(static_cast<const T *>(g.residual)[at]));
