@@ -99,6 +99,15 @@ SIZES = [
     ((1, 4, 12, 20), 8, (3, 4), {"dilation": [2, 3], "stride": [1, 3], "group": 4}),
     ((1, 3, 6, 5), 12, (3, 3), {"pad_mode": "same", "group": 3}),
     ((1, 2, 90, 300), 2, (3, 3), {"pad_mode": "same", "group": 2}),
+    ((1, 3, 9, 70), 3, (2, 1), {"stride": [1, 1, 3, 4], "group": 3}),  # strides wider than the window
+    ((1, 3, 40, 4000), 3, (20, 3), {"pad_mode": "same", "dilation": [2, 500], "stride": [8, 400], "group": 3}),
+    # Depthwise whose padded rows would be too large to hold.
+    (
+        (1, 2, 50, 5),
+        2,
+        (3, 2),
+        {"pad_mode": "pad", "pad": [0, 0, 10000, 10000], "dilation": [20, 20000], "stride": [1, 20000], "group": 2},
+    ),
     ((0, 3, 8, 8), 4, (3, 3), {"pad_mode": "same"}),
     ((0, 3, 8, 8), 3, (3, 3), {"pad_mode": "same", "group": 3}),
     ((1, 1, 3, 3), 1, (3, 3), {}),

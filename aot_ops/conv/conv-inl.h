@@ -106,12 +106,10 @@ template <class T> void ConvUnits(const Conv &g, int64_t begin, int64_t end, flo
   }
 }
 
-// Floats of scratch that a unit of depthwise needs: rows of x with their padding, cut by phase (columns a stride apart
-// lie side by side, so that every tap reads whole vectors), and the taps.
-int64_t PhaseLength(const Conv &g) { return g.w.out + (g.w.span() - 1) / g.w.stride + 2 * kPanel; }
+// Floats of scratch that a unit of depthwise needs: its rows, so that every tap reads whole vectors, and the taps.
 int64_t DepthwiseFloats(const Conv &g) {
   const int64_t rows = (g.rows - 1) * g.h.stride + g.h.span();
-  return rows * g.w.stride * PhaseLength(g) + 3 * g.taps() + 2;
+  return rows * g.phases() * g.phase_length(kPanel) + 3 * g.taps() + 2;
 }
 
 // kVectors vectors of sum over t of weights[t] from[offsets[t] + ...].
@@ -135,7 +133,7 @@ HWY_INLINE void SumTaps(const float *from, const int64_t *offsets, const float *
 template <class T> void DepthwiseUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   constexpr int64_t kLanes = kPanel / 2, kWide = 4 * kLanes;
   HWY_ALIGN float acc[kWide];
-  const int64_t length = PhaseLength(g), line = g.w.stride * length, taps = g.taps();
+  const int64_t length = g.phase_length(kPanel), line = g.phases() * length, taps = g.taps();
   const int64_t bands = (g.h.out + g.rows - 1) / g.rows;
   int64_t *offsets = reinterpret_cast<int64_t *>(scratch);
   float *weights = scratch + 2 * taps, *buffer = weights + taps;
@@ -150,7 +148,7 @@ template <class T> void DepthwiseUnits(const Conv &g, int64_t begin, int64_t end
     for (int64_t t = 0; t < taps; ++t) weights[t] = float(static_cast<const T *>(g.weight)[o * taps + t]);
     for (int64_t r = 0; r < (i1 - i0 - 1) * g.h.stride + g.h.span(); ++r) {
       const int64_t row = g.h.at(i0, 0) + r;
-      for (int64_t phase = 0; phase < g.w.stride; ++phase) {
+      for (int64_t phase = 0; phase < g.phases(); ++phase) {
         float *dst = buffer + r * line + phase * length;
         int64_t first = length, last = length;
         Window w = g.w;  // windows of one element, from column `phase` of the padded row on

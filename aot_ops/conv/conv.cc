@@ -207,6 +207,7 @@ uint64_t PackedBytes(InferContext &c, int input) {
   auto w = c.input(1).shape();
   g.dtype = c.input(1).dtype(), g.weight = c.input(1).raw(), g.outputs = w[0], g.groups = c.attr_int("group", 1);
   g.channels = w[1] * g.groups, g.h.kernel = w[2], g.w.kernel = w[3];
+  g.w.stride = 1;
   return g.depthwise() ? 0 : 4 * weights(g).a_floats();
 }
 

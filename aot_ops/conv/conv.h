@@ -26,8 +26,14 @@ struct Conv {
   int64_t taps() const { return h.kernel * w.kernel; }
   int64_t k() const { return channels / groups * taps(); }
   int64_t m() const { return outputs / groups; }
-  // One input channel for few outputs: a product of matrices would have next to no rows.
-  bool depthwise() const { return channels == groups && m() < 4; }
+  // Depthwise holds rows of x with their padding, a vector for every phase: columns that lie a stride apart.
+  int64_t phases() const { return std::min(w.stride, w.span()); }
+  int64_t phase_length(int64_t panel) const { return w.out + (w.span() - 1) / w.stride + 2 * panel; }
+  // One input channel for few outputs: a product of matrices would have next to no rows. In double: no overflow.
+  bool depthwise() const {
+    constexpr double kMost = 1 << 24;
+    return channels == groups && m() < 4 && double(h.span()) * double(phases()) * double(phase_length(64)) < kMost;
+  }
 };
 
 }  // namespace opgraft
