@@ -75,10 +75,12 @@ def test_convolutions_take_in_what_follows_them(name, tmp_path):
     assert not left, str(graph)
 
 
-@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16], ids=["float16", "bfloat16"])
-def test_half_weights(dtype, tmp_path):
+@pytest.mark.parametrize("dtype,name", [
+    (ms.float16, "mlp"), (ms.bfloat16, "mlp"), (ms.float16, "resnet bottleneck"), (ms.float16, "mobilenet block"),
+])  # fmt: skip
+def test_half_weights(dtype, name, tmp_path):
     """MindSpore 2.10 has no bfloat16 MatMul on CPU: there the float32 model is what opgraft is compared with."""
-    make, inputs, _, (size,) = MODELS["mlp"]
+    make, inputs, _, (size,) = MODELS[name]
     net = make()
     x = inputs(*size)[0]
     given, tolerance = Tensor(x, dtype), 1e-2
