@@ -6,7 +6,7 @@ import opgraft.mindspore
 import pytest
 from helpers import close
 from mindspore import Tensor, nn, ops
-from models import normal
+from models import MODELS, normal
 from opgraft.mindspore import custom, graft
 
 MODES = pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
@@ -64,7 +64,7 @@ class Gated(nn.Cell):
 
 
 def fused(dense, gelu):
-    return FusedDense(dense, "gelu_tanh" if gelu.approximate else "gelu")
+    return FusedDense(dense, "gelu_tanh" if gelu.approximate == "tanh" else "gelu")
 
 
 def state(net):
@@ -134,6 +134,23 @@ def test_a_replacement_that_fails_says_why():
     _, report = graft(net, [nn.Dense, nn.GELU], lambda d, g: custom("SwiGLU"), prove=(x,))
     assert len(report.left) == 3 and not report.swapped
     assert all(row["why"] and "differ" not in row["why"] for row in report.left)
+
+
+@MODES
+@pytest.mark.parametrize("name,chain,make_new,node", [
+    ("bert layer", [nn.Dense, nn.GELU], fused, "up"),
+    ("llama block", ["silu", "mul"], lambda silu, mul: Gated(), "silu"),
+])  # fmt: skip
+def test_models(name, chain, make_new, node, mode):
+    """Their construct has methods, functions and generators of its own."""
+    ms.set_context(mode=mode)
+    make, inputs, _, sizes = MODELS[name]
+    net, arrays = make(), tuple(Tensor(a) for a in inputs(*sizes[0]))
+    want, before = net(*arrays).asnumpy(), state(net)
+    grafted, report = graft(net, chain, make_new, prove=arrays)
+    assert [s["node"] for s in report.swapped] == [node], report
+    close(grafted(*arrays).asnumpy(), want)
+    assert state(net) == before
 
 
 class Mixed(nn.Cell):
