@@ -66,6 +66,7 @@ class _Custom(ops.Custom):
     """A Custom that says what is wrong before MindSpore, which then has no text, or reads beyond its arguments."""
 
     def __init__(self, op, inputs, attrs, *args, **kwargs):
+        """inputs: op.yaml's entries of those that a call gives; attrs holds the values of others."""
         super().__init__(*args, **kwargs)
         self._op, self._inputs, self._attrs = op, inputs, attrs
         # Graph mode counts a primitive's arguments where there is one of these for each.
@@ -79,10 +80,17 @@ class _Custom(ops.Custom):
 
     def __infer__(self, *args):  # asked in both modes where shape or dtype come from Python
         _check_file(self._op)
-        graph = _core.Graph()
-        values = [_value(graph, i, a) for i, a in zip(self._inputs, args)]
+        graph, given = _core.Graph(), zip(self._inputs, args)
+        fixed = [i["name"] for i in self._op.manifest["inputs"] if i["name"] in self._attrs]
+        values = []
+        for declared in self._op.manifest["inputs"]:
+            if declared["name"] in fixed:
+                values.append(graph.add_constant(np.asarray(self._attrs[declared["name"]], np.int64)))
+            elif (one := next(given, None)) is not None:
+                values.append(_value(graph, *one))
+        values += [_value(graph, *one) for one in given]  # of a variadic input
         if None not in values:
-            graph.add_node(self._op.spec, values, self._attrs)
+            graph.add_node(self._op.spec, values, {k: v for k, v in self._attrs.items() if k not in fixed})
         return super().__infer__(*args)
 
 
