@@ -373,7 +373,12 @@ def replaced(net, pattern, news):
         return new
 
     try:
-        return final(net)
+        result = final(net)
     finally:
         for p, name in names:
             p.name = name
+    known = {id(p) for p, _ in names}
+    for path, p in result.parameters_and_names():
+        if id(p) not in known:  # of a new Cell: graph mode asks for names that differ
+            p.name = path
+    return result

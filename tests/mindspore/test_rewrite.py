@@ -5,7 +5,7 @@ import numpy as np
 import opgraft.mindspore
 import pytest
 from helpers import close
-from mindspore import Tensor, nn, ops
+from mindspore import Parameter, Tensor, nn, ops
 from models import MODELS, normal
 from opgraft.mindspore import custom, graft
 
@@ -126,6 +126,26 @@ def test_a_wrong_replacement_is_left_alone(mode):
     grafted, report = graft(net, [nn.Dense, nn.GELU], lambda d, g: FusedDense(d, "silu"), prove=(x,))
     assert grafted is net and not report.swapped and len(report.left) == 3 and state(net) == before
     np.testing.assert_array_equal(net(x).asnumpy(), want)
+
+
+@MODES
+def test_parameters_of_the_new_cells(mode):
+    class Doubled(FusedDense):
+        def __init__(self, dense, gelu):
+            super().__init__(dense, "gelu_tanh" if gelu.approximate == "tanh" else "gelu")
+            self.half = Parameter(Tensor(np.float32(0.5)), name="half")
+
+        def construct(self, x):
+            return self.dense(x, self.weight * self.half * 2, self.bias)
+
+    ms.set_context(mode=mode)
+    net, x = Net(), Tensor(normal(4, 8))
+    want = net(x).asnumpy()
+    grafted, report = graft(net, [nn.Dense, nn.GELU], Doubled, prove=(x,))
+    assert len(report.swapped) == 3, report
+    close(grafted(x).asnumpy(), want)
+    names = [p.name for p in grafted.get_parameters()]
+    assert len(set(names)) == len(names) and sum("half" in n for n in names) == 3
 
 
 def test_a_replacement_that_fails_says_why():
