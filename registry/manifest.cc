@@ -82,7 +82,7 @@ class Reader {
         if (m.input_index(n) < 0 && !m.attr(n))
           fail(x, fmt::format("mindir names '{}', which is no input or attribute", n));
     }
-    if (auto n = doc["names"]) m.names = strings(n, "names");
+    if (auto n = doc["names"]) m.names = names(n, m);
     if (auto r = doc["replaces"]) m.replaces = strings(r, "replaces");
     return m;
   }
@@ -141,6 +141,24 @@ class Reader {
     }
     return out;
   }
+  std::vector<ManifestName> names(const YAML::Node &list, const Manifest &m) const {
+    if (!list.IsSequence()) fail(list, "names must be a list");
+    std::vector<ManifestName> out;
+    for (auto e : list) {
+      if (e.IsScalar()) {
+        out.push_back({e.Scalar(), {}});
+        continue;
+      }
+      if (!e.IsMap()) fail(e, "names must be a list of text or {name, mindir}");
+      only(e, {"name", "mindir"});
+      if (!e["mindir"]) fail(e, "names: field 'mindir' is missing");
+      out.push_back({text(e, "name"), strings(e["mindir"], "mindir")});
+      for (auto &n : out.back().mindir)
+        if (int64_t v; m.input_index(n) < 0 && !m.attr(n) && n != "none" && !whole_number(n, v))
+          fail(e, fmt::format("names: {}: '{}' is no input, attribute, number or 'none'", out.back().name, n));
+    }
+    return out;
+  }
   template <class T> T number(const YAML::Node &n, const char *what) const {
     T v;
     if (!n.IsScalar() || !YAML::convert<T>::decode(n, v)) fail(n, fmt::format("default must be {}", what));
@@ -160,7 +178,7 @@ class Reader {
   }
   ManifestAttr attribute(const YAML::Node &e) const {
     if (!e.IsMap()) fail(e, "attrs must be a list of {name, type}");
-    only(e, {"name", "type", "default", "axis_of", "doc"});
+    only(e, {"name", "type", "default", "axis_of", "tuple", "doc"});
     static constexpr const char *kKinds[] = {"bool", "int", "float", "str", "ints", "floats", "ints2d", "floats2d"};
     ManifestAttr a;
     a.name = text(e, "name");
@@ -175,6 +193,9 @@ class Reader {
     a.axis_of = text(e, "axis_of", "");
     if (!a.axis_of.empty() && a.kind != OPGRAFT_ATTR_INT && a.kind != OPGRAFT_ATTR_INTS)
       fail(e, fmt::format("attribute {}: axis_of goes with type int or ints, got {}", a.name, type));
+    a.tuple = flag(e, "tuple", false);
+    if (a.tuple && a.kind != OPGRAFT_ATTR_INT)
+      fail(e, fmt::format("attribute {}: tuple goes with type int, got {}", a.name, type));
     if (auto d = e["default"]) switch (a.kind) {
         case OPGRAFT_ATTR_BOOL: a.fallback = flag(e, "default", false); break;
         case OPGRAFT_ATTR_INT: a.fallback = number<int64_t>(d, "an int"); break;
@@ -284,6 +305,18 @@ int Manifest::input_index(std::string_view n) const {
   for (size_t i = 0; i < inputs.size(); ++i)
     if (inputs[i].name == n) return int(i);
   return -1;
+}
+
+const std::vector<std::string> &Manifest::operands_of(std::string_view primitive) const {
+  if (primitive != name)
+    for (auto &n : names)
+      if (n.name == primitive && !n.mindir.empty()) return n.mindir;
+  return mindir;
+}
+
+bool whole_number(std::string_view text, int64_t &value) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size();
 }
 
 int Manifest::least_inputs() const {

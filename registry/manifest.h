@@ -29,6 +29,14 @@ struct ManifestAttr {
   int32_t kind = 0;  // opgraft_attr_kind
   std::optional<AttrValue> fallback;
   std::string axis_of{};  // it counts dimensions of this input: -1 is the last one
+  bool tuple = false;     // an int for which MindSpore's primitive takes a tuple
+};
+
+// Another primitive of MindSpore that is this operator. `mindir` is its operands by position: inputs and attributes,
+// `none` for one that must be None, a whole number for one that must have this value; empty: the operator's own.
+struct ManifestName {
+  std::string name;
+  std::vector<std::string> mindir;
 };
 
 struct Manifest {
@@ -45,14 +53,19 @@ struct Manifest {
   std::string backward;
   // Positional order of a MindIR node's operands: input and attribute names. Default: the inputs.
   std::vector<std::string> mindir;
-  std::vector<std::string> names;  // other primitives of MindSpore that are this operator, operands in the same order
+  std::vector<ManifestName> names;
   std::vector<std::string> replaces;
 
   const ManifestAttr *attr(std::string_view name) const;
   int input_index(std::string_view name) const;  // -1 where there is none
+  // The order of a primitive's operands, `name` being the operator's own or one of `names`.
+  const std::vector<std::string> &operands_of(std::string_view name) const;
   bool variadic() const { return !inputs.empty() && inputs.back().variadic; }
   int least_inputs() const;
 };
+
+// Whether all of the text is a whole number.
+bool whole_number(std::string_view text, int64_t &value);
 
 // What is wrong with an op.yaml, with line and field.
 struct ManifestError : std::runtime_error {

@@ -126,7 +126,7 @@ std::vector<OpPtr> Registry::load(const fs::path &file) {
     std::const_pointer_cast<Op>(op)->family = family;
     family->add(op);
     ops_.emplace(op->name(), op);
-    for (auto &name : op->manifest.names) other_names_.emplace(name, op->name());
+    for (auto &other : op->manifest.names) other_names_.emplace(other.name, op->name());
   }
   return files_[key] = std::move(ops);
 }

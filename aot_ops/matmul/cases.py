@@ -1,4 +1,4 @@
-"""Cases of MatMul and BatchMatMul; the format is that of swiglu/cases.py."""
+"""Cases of MatMul, BatchMatMul and MatMulExt; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -24,8 +24,12 @@ def bound(u, a, b, transpose_a=False, transpose_b=False):
     return sum_bound(np.matmul(a**2, b**2), a.shape[-1])
 
 
-REFERENCE = {"MatMul": matmul, "BatchMatMul": matmul}
-BOUND = {"MatMul": bound, "BatchMatMul": bound}
+def bound_ext(u, a, b):
+    return sum_bound(np.matmul(a**2, b**2), a.shape[-1])
+
+
+REFERENCE = {"MatMul": matmul, "BatchMatMul": matmul, "MatMulExt": np.matmul}
+BOUND = {"MatMul": bound, "BatchMatMul": bound, "MatMulExt": bound_ext}
 # One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -48,6 +52,22 @@ FLAGS = [(False, False), (False, True), (True, False), (True, True)]
 # Batch dimensions of a and b.
 BATCHES = [((2, 3), (2, 3)), ((2, 1), (1, 3)), ((3,), ()), ((), (2,)), ((0,), (1,)), ((5, 1, 2), (4, 1))]
 
+# Shapes of MatMulExt: vectors on either side and on both, rows of many dimensions, batches that broadcast.
+SHAPES = [
+    ((18,), (18,)),
+    ((18,), (18, 35)),
+    ((9, 18), (18,)),
+    ((2, 3, 9, 18), (18,)),
+    ((18,), (2, 3, 18, 35)),
+    ((9, 18), (18, 35)),
+    ((2, 3, 9, 18), (18, 35)),
+    ((9, 18), (2, 18, 35)),
+    ((5, 1, 9, 18), (4, 18, 35)),
+    ((0, 18), (18,)),
+    ((18,), (0, 18, 35)),
+    ((0,), (0,)),
+]
+
 
 def case(op, dtype, batch_a, batch_b, m, n, k, ta, tb):
     a = (*batch_a, k, m) if ta else (*batch_a, m, k)
@@ -65,6 +85,11 @@ CASES = (
     [case("MatMul", t, (), (), *s, *f) for t in TOLERANCE for s in SIZES for f in FLAGS]
     + [case("MatMul", t, (2, 3), (), 5, 40, 20, False, True) for t in TOLERANCE]
     + [case("BatchMatMul", t, *b, 9, 35, 18, *f) for t in TOLERANCE for b in BATCHES for f in FLAGS]
+    + [
+        {"op": "MatMulExt", "inputs": [(t, a), (t, b)], "attrs": {}, "rtol": TOLERANCE[t], "atol": SMALLEST}
+        for t in TOLERANCE
+        for a, b in SHAPES
+    ]
     + [
         {
             "op": "MatMul",
@@ -91,6 +116,16 @@ REFUSED = [
         "op": "MatMul",
         "inputs": [("int32", (4, 8)), ("int32", (8, 3))],
         "error": "MatMul: a.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "MatMulExt",
+        "inputs": [("float32", ()), ("float32", (8,))],
+        "error": r"MatMulExt: a must have at least 1 dimension, got shape \(\)",
+    },
+    {
+        "op": "MatMulExt",
+        "inputs": [("float32", (7,)), ("float32", (2, 8, 3))],
+        "error": r"MatMulExt: a's K must equal b's K of 8, got 7 \(a \(7,\), b \(2, 8, 3\)\)",
     },
     {
         "op": "BatchMatMul",

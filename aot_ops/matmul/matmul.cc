@@ -1,5 +1,10 @@
-// MatMul: a[..., M, K] b[K, N]; BatchMatMul: the same over batch dimensions that broadcast as NumPy's.
+// MatMul: a[..., M, K] b[K, N]; BatchMatMul: the same over batch dimensions that broadcast as NumPy's; MatMulExt: as
+// NumPy's matmul, with vectors.
 #include "opgraft/op.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "matmul.cc"
@@ -15,53 +20,74 @@
 namespace opgraft {
 namespace {
 
+enum Product { kMatMul, kBatch, kExt };
+
+// An operand as matrices; MatMulExt takes a vector `a` as a row and a vector `b` as a column.
+struct Matrices {
+  std::array<int64_t, OPGRAFT_MAX_RANK> dims{};
+  size_t rank = 0;
+  int64_t dim(int i) const { return dims[rank - size_t(-i)]; }
+  std::span<const int64_t> batch() const { return {dims.data(), rank - 2}; }
+};
+
+template <Product kind> Matrices matrices(const Arguments &c, int input) {
+  Matrices m;
+  const auto shape = c.input(input).shape();
+  const bool vector = kind == kExt && shape.size() == 1;
+  if (vector && input == 0) m.dims[m.rank++] = 1;
+  for (int64_t d : shape) m.dims[m.rank++] = d;
+  if (vector && input == 1) m.dims[m.rank++] = 1;
+  return m;
+}
+
+// The batch dimensions of the product.
+template <Product kind> std::span<const int64_t> batch_of(const Context &c) {
+  const size_t rank = std::max(matrices<kind>(c, 0).rank, matrices<kind>(c, 1).rank);
+  return c.output(0).shape().first(rank - 2);
+}
+
 struct Dims {
   int64_t m, n, k, k_of_b;
   bool ta, tb;
 };
 
-Dims dims(const Arguments &c) {
-  TensorView a = c.input(0), b = c.input(1);
-  const bool ta = c.attr_bool("transpose_a", false), tb = c.attr_bool("transpose_b", false);
+template <Product kind> Dims dims(const Arguments &c) {
+  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
+  const bool ta = kind != kExt && c.attr_bool("transpose_a", false),
+             tb = kind != kExt && c.attr_bool("transpose_b", false);
   return {a.dim(ta ? -1 : -2), b.dim(tb ? -2 : -1), a.dim(ta ? -2 : -1), b.dim(tb ? -1 : -2), ta, tb};
 }
 
-Dims check_common(InferContext &c) {
+template <Product kind> void Infer(InferContext &c) {
+  constexpr int least = kind == kExt ? 1 : 2;
   c.check_dtype(0, "a", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "b", 0, "a");
-  c.check(c.input(0).rank() >= 2, "a must have at least 2 dimensions, got shape " + to_string(c.input(0).shape()));
-  c.check(c.input(1).rank() >= 2, "b must have at least 2 dimensions, got shape " + to_string(c.input(1).shape()));
-  const Dims d = dims(c);
-  c.check(d.k < 0 || d.k_of_b < 0 || d.k == d.k_of_b,
-          "a's K must equal b's K of " + std::to_string(d.k_of_b) + ", got " + std::to_string(d.k) + " (a " +
-              to_string(c.input(0).shape()) + ", b " + to_string(c.input(1).shape()) + ")");
-  return d;
-}
-
-std::span<const int64_t> batch_dims(TensorView t) { return t.shape().first(size_t(t.rank() - 2)); }
-
-void InferMatMul(InferContext &c) {
-  const Dims d = check_common(c);
-  c.check(c.input(1).rank() == 2, "b must have 2 dimensions, got shape " + to_string(c.input(1).shape()));
-  c.check(c.input(0).rank() == 2 || !d.ta,
-          "a must have 2 dimensions with transpose_a, got shape " + to_string(c.input(0).shape()));
-  auto lead = batch_dims(c.input(0));
-  Shape out(lead.begin(), lead.end());
-  out.push_back(d.m);
-  out.push_back(d.n);
+  const auto shape_a = c.input(0).shape(), shape_b = c.input(1).shape();
+  const std::string dimensions = least == 1 ? " dimension" : " dimensions";
+  for (auto [name, shape] : {std::pair{"a", shape_a}, std::pair{"b", shape_b}})
+    c.check(shape.size() >= size_t(least), std::string(name) + " must have at least " + std::to_string(least) +
+                                               dimensions + ", got shape " + to_string(shape));
+  const Dims d = dims<kind>(c);
+  c.check(d.k < 0 || d.k_of_b < 0 || d.k == d.k_of_b, "a's K must equal b's K of " + std::to_string(d.k_of_b) +
+                                                          ", got " + std::to_string(d.k) + " (a " + to_string(shape_a) +
+                                                          ", b " + to_string(shape_b) + ")");
+  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
+  Shape out;
+  if constexpr (kind == kMatMul) {
+    c.check(shape_b.size() == 2, "b must have 2 dimensions, got shape " + to_string(shape_b));
+    c.check(shape_a.size() == 2 || !d.ta, "a must have 2 dimensions with transpose_a, got shape " + to_string(shape_a));
+    out.assign(a.batch().begin(), a.batch().end());
+  } else {
+    out = c.broadcast(a.batch(), b.batch());
+  }
+  if (shape_a.size() > 1) out.push_back(d.m);
+  if (shape_b.size() > 1) out.push_back(d.n);
   c.output(c.input(0).dtype(), out);
 }
 
-void InferBatch(InferContext &c) {
-  const Dims d = check_common(c);
-  Shape out = c.broadcast(batch_dims(c.input(0)), batch_dims(c.input(1)));
-  out.push_back(d.m);
-  out.push_back(d.n);
-  c.output(c.input(0).dtype(), out);
-}
-
-GemmProblem problem(const Arguments &c, bool batched) {
-  const Dims d = dims(c);
+template <Product kind> GemmProblem problem(const Arguments &c) {
+  const Dims d = dims<kind>(c);
+  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
   GemmProblem p{c.input(0).dtype(),
                 d.m,
                 d.n,
@@ -69,21 +95,21 @@ GemmProblem problem(const Arguments &c, bool batched) {
                 {c.input(0).raw(), d.ta ? 1 : d.k, d.ta ? d.m : 1},
                 {c.input(1).raw(), d.tb ? 1 : d.n, d.tb ? d.k : 1},
                 nullptr};
-  const int64_t lead = element_count(batch_dims(c.input(0)));
-  if (batched) {
+  const int64_t lead = element_count(a.batch());
+  if (kind == kBatch || (kind == kExt && b.rank > 2)) {
     p.a_count = lead;
-    p.b_count = element_count(batch_dims(c.input(1)));
+    p.b_count = element_count(b.batch());
   } else {
     p.m = lead < 0 || d.m < 0 ? -1 : lead * d.m;  // leading dimensions are rows
   }
   return p;
 }
 
-GemmProblem problem(const Context &c, bool batched) {
-  GemmProblem p = problem(static_cast<const Arguments &>(c), batched);
+template <Product kind> GemmProblem problem(const Context &c) {
+  GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
   p.c = c.output(0).raw();
   p.packed = static_cast<const float *>(c.packed(1));
-  if (batched) p.batch = element_count(batch_dims(c.output(0)));
+  if (kind == kBatch || (kind == kExt && matrices<kind>(c, 1).rank > 2)) p.batch = element_count(batch_of<kind>(c));
   return p;
 }
 
@@ -99,18 +125,18 @@ int64_t operand(int64_t i, std::span<const int64_t> out, std::span<const int64_t
   return at;
 }
 
-template <bool kBatched> uint64_t Workspace(InferContext &c) {
-  const GemmProblem p = problem(static_cast<const Arguments &>(c), kBatched);
+template <Product kind> uint64_t Workspace(InferContext &c) {
+  const GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
   if (p.m < 0 || p.n < 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
   return 4 * (p.a_floats() + (c.input(1).known() ? 0 : p.b_floats()));  // a constant b comes packed
 }
 
-template <bool kBatched> uint64_t PackedBytes(InferContext &c, int input) {
-  return input == 1 ? 4 * problem(static_cast<const Arguments &>(c), kBatched).b_floats() : 0;
+template <Product kind> uint64_t PackedBytes(InferContext &c, int input) {
+  return input == 1 ? 4 * problem<kind>(static_cast<const Arguments &>(c)).b_floats() : 0;
 }
 
-template <bool kBatched> void PackB(InferContext &c, int, void *dst) {
-  const GemmProblem p = problem(static_cast<const Arguments &>(c), kBatched);
+template <Product kind> void PackB(InferContext &c, int, void *dst) {
+  const GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
   for (int64_t i = 0; i < p.b_count; ++i) {
     MatrixRef b = p.b;
     b.data = static_cast<const char *>(b.data) + i * p.k * p.n * int64_t(dtype_size(p.dtype));
@@ -119,26 +145,33 @@ template <bool kBatched> void PackB(InferContext &c, int, void *dst) {
   }
 }
 
-void KernelMatMul(Context &c) { run_gemm(c, problem(c, false)); }
-void KernelBatch(Context &c) {
-  auto out = batch_dims(c.output(0)), a = batch_dims(c.input(0)), b = batch_dims(c.input(1));
+template <Product kind> void Kernel(Context &c) {
+  const GemmProblem p = problem<kind>(c);
+  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
+  if (kind == kMatMul || (kind == kExt && b.rank == 2)) return run_gemm(c, p);
+  const auto out = batch_of<kind>(c);
   run_gemm(
-      c, problem(c, true), [&](int64_t i) { return operand(i, out, a); },
-      [&](int64_t i) { return operand(i, out, b); });
+      c, p, [&](int64_t i) { return operand(i, out, a.batch()); },
+      [&](int64_t i) { return operand(i, out, b.batch()); });
 }
-void ReferenceMatMul(Context &c) { reference_gemm(c, problem(c, false)); }
-void ReferenceBatch(Context &c) {
-  const GemmProblem p = problem(c, true);
-  auto out = batch_dims(c.output(0)), a = batch_dims(c.input(0)), b = batch_dims(c.input(1));
-  for (int64_t i = 0; i < p.batch; ++i) reference_gemm(c, p, operand(i, out, a), operand(i, out, b), i);
+
+template <Product kind> void Reference(Context &c) {
+  const GemmProblem p = problem<kind>(c);
+  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
+  if (kind == kMatMul || (kind == kExt && b.rank == 2)) return reference_gemm(c, p);
+  const auto out = batch_of<kind>(c);
+  for (int64_t i = 0; i < p.batch; ++i) reference_gemm(c, p, operand(i, out, a.batch()), operand(i, out, b.batch()), i);
 }
 
 }  // namespace
 }  // namespace opgraft
 
-using namespace opgraft;
-OPGRAFT_OP(MatMul, .inputs = 2, .infer = InferMatMul, .kernel = KernelMatMul, .reference = ReferenceMatMul,
-           .workspace = Workspace<false>, .packed_bytes = PackedBytes<false>, .pack = PackB<false>)
-OPGRAFT_OP(BatchMatMul, .inputs = 2, .infer = InferBatch, .kernel = KernelBatch, .reference = ReferenceBatch,
-           .workspace = Workspace<true>, .packed_bytes = PackedBytes<true>, .pack = PackB<true>)
+#define OPGRAFT_PRODUCT(Name, kind)                                                                            \
+  OPGRAFT_OP(Name, .inputs = 2, .infer = ::opgraft::Infer<::opgraft::kind>,                                    \
+             .kernel = ::opgraft::Kernel<::opgraft::kind>, .reference = ::opgraft::Reference<::opgraft::kind>, \
+             .workspace = ::opgraft::Workspace<::opgraft::kind>,                                               \
+             .packed_bytes = ::opgraft::PackedBytes<::opgraft::kind>, .pack = ::opgraft::PackB<::opgraft::kind>)
+OPGRAFT_PRODUCT(MatMul, kMatMul)
+OPGRAFT_PRODUCT(BatchMatMul, kBatch)
+OPGRAFT_PRODUCT(MatMulExt, kExt)
 #endif

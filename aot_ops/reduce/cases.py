@@ -1,4 +1,4 @@
-"""Cases of ReduceMean, ReduceSum and ReduceMax; swiglu/cases.py explains the format. REFERENCE
+"""Cases of ReduceMean, ReduceSum, SumExt and ReduceMax; swiglu/cases.py explains the format. REFERENCE
 functions take the attributes as keywords."""
 
 import numpy as np
@@ -8,11 +8,20 @@ def over(f):
     return lambda x, axis=(), keep_dims=False: f(x, axis=tuple(axis) or None, keepdims=keep_dims)
 
 
-def total(x, axis=(), keep_dims=False):
+def total(x, axis=(), keep_dims=False, skip_mode=False):
+    if skip_mode and not axis:
+        return x
     return np.sum(x, axis=tuple(axis) or None, keepdims=keep_dims, dtype=x.dtype)  # integers wrap
 
 
-REFERENCE = {"ReduceMean": over(np.mean), "ReduceSum": total, "ReduceMax": over(np.max)}
+def total_as(x, axis=(), keep_dims=False, dtype=""):
+    if x.dtype.kind in "ib":
+        x = x.astype(np.int64)
+        return over(np.sum)(x if not dtype.startswith("int") else x.astype(dtype), axis, keep_dims)
+    return over(np.sum)(x, axis, keep_dims)
+
+
+REFERENCE = {"ReduceMean": over(np.mean), "ReduceSum": total, "ReduceMax": over(np.max), "SumExt": total_as}
 
 # One rounding to the storage type at the end, by the kernel and by the twin.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8, "int32": 0, "int64": 0}
@@ -28,7 +37,18 @@ def sum_bound(u, x, axis=(), keep_dims=False, mean=False):
     return bound / np.maximum(size, 1) if mean else bound
 
 
-BOUND = {"ReduceSum": sum_bound, "ReduceMean": lambda *a, **attrs: sum_bound(*a, **attrs, mean=True)}
+def sum_ext_bound(u, x, axis=(), keep_dims=False, dtype=""):
+    """Elements of a wider type are rounded to a half, of an integer to a float."""
+    rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float32": 2.0**-24}.get(dtype, 0.0)
+    size = np.abs(x.astype(np.float64))
+    return sum_bound(u, x, axis, keep_dims) + rounding * over(np.sum)(size, axis, keep_dims)
+
+
+BOUND = {
+    "ReduceSum": lambda *a, skip_mode=False, **attrs: 0.0 if skip_mode else sum_bound(*a, **attrs),
+    "ReduceMean": lambda *a, **attrs: sum_bound(*a, **attrs, mean=True),
+    "SumExt": sum_ext_bound,
+}
 
 # Last, first, middle, both ends, inner two, all, negative, none named; rows long and short; the last two are cut
 # into parts that are folded by several threads.
@@ -62,9 +82,32 @@ CASES = (
     [case(op, (t, s), a, k) for op in REFERENCE for t in FLOATS for s, a in LAYOUTS for k in [False, True]]
     + [
         case(op, (t, s, (-50, 50)), a)
-        for op in ["ReduceSum", "ReduceMax"]
+        for op in ["ReduceSum", "SumExt", "ReduceMax"]
         for t in ["int32", "int64"]
         for s, a in LAYOUTS
+    ]
+    + [
+        {"op": "SumExt", "inputs": [(t, s)], "attrs": {"axis": a, "dtype": d}, "rtol": r, "atol": 2.0**-24 if r else 0}
+        for t, d in [
+            ("float32", "float16"),
+            ("float32", "bfloat16"),
+            ("float16", "float32"),
+            ("bfloat16", "float16"),
+            ("int32", "float32"),
+            ("int64", "bfloat16"),
+            ("int32", "int64"),
+            ("int64", "int32"),
+            ("bool", "int32"),
+            ("bool", "float32"),
+            ("bool", ""),
+        ]
+        for r in [TOLERANCE[d or "int64"]]
+        for s, a in LAYOUTS[:11]
+        if s or t != "bool"
+    ]
+    + [
+        {"op": "ReduceSum", "inputs": [x], "attrs": {"axis": a, "skip_mode": True}, "rtol": r, "atol": 0}
+        for x, a, r in [(("int32", (3, 4)), [], 0), (("float16", (3, 4)), [], 0), (("int32", (3, 4)), [1], 0)]
     ]
     + [case("ReduceSum", ("int32", [2**31 - 1, 5, -(2**31), 7]), [0])]  # wraps
     + [case("ReduceMax", (t, [-7, -9, -8]), [0]) for t in ["int32", "int64"]]
@@ -85,6 +128,17 @@ REFUSED = [
         "inputs": [("float32", (4, 3))],
         "attrs": {"axis": [2]},
         "error": r"ReduceSum: axis must be in \[-2, 2\), got 2",
+    },
+    {
+        "op": "SumExt",
+        "inputs": [("float32", (4, 3))],
+        "attrs": {"dtype": "int32"},
+        "error": "SumExt: dtype must be float32, float16, bfloat16 for x of float32, got int32",
+    },
+    {
+        "op": "SumExt",
+        "inputs": [("int8", (4, 3))],
+        "error": "SumExt: x.dtype must be one of float32, float16, bfloat16, int32, int64, bool, got int8",
     },
     {
         "op": "ReduceMax",

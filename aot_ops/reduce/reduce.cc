@@ -7,7 +7,7 @@
 #include <limits>
 #include <type_traits>
 
-#include "aot_ops/common/strided.h"
+#include "aot_ops/reduce/reduce.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "reduce.cc"
@@ -139,52 +139,11 @@ OPGRAFT_SIMD(IntoRow)
 
 namespace {
 
-enum ReduceOp { kMean, kSum, kMax };
-
-// Bit i: dimension i is reduced. An empty `axis` reduces all.
-uint32_t reduced_dims(const Arguments &a) {
-  const int rank = a.input(0).rank();
-  uint32_t bits = 0;
-  const auto axes = a.attr_ints("axis");
-  for (int64_t v : axes) bits |= 1u << a.axis(v, rank);
-  return axes.empty() ? (1u << rank) - 1 : bits;
-}
-
 template <ReduceOp op> void InferReduce(InferContext &c) {
   if constexpr (op == kMean) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   else c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64});
-  const uint32_t bits = reduced_dims(c);
-  const bool keep = c.attr_bool("keep_dims", false);
-  Shape out;
-  bool reduces_none = false, empty = false;  // a reduced dimension, a kept one is 0
-  for (int i = 0; i < c.input(0).rank(); ++i) {
-    const int64_t dim = c.input(0).dim(i);
-    if (!(bits >> i & 1)) {
-      out.push_back(dim);
-      empty |= dim == 0;
-      continue;
-    }
-    reduces_none |= dim == 0;
-    if (keep) out.push_back(1);
-  }
-  if (op == kMax && reduces_none && !empty)
-    c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape " + to_string(c.input(0).shape()));
-  c.output(c.input(0).dtype(), out);
+  infer_shape<op>(c, c.input(0).dtype());
 }
-
-// Kept dimensions and reduced dimensions of x as two walks; the last row belongs to one of them.
-struct Walks {
-  Strided<1> kept, reduced;
-  explicit Walks(const Arguments &a) {
-    const TensorView x = a.input(0);
-    const uint32_t bits = reduced_dims(a);
-    Shape stride(size_t(x.rank()) + 1, 1);
-    for (int i = x.rank() - 1; i >= 0; --i) stride[size_t(i)] = stride[size_t(i) + 1] * x.dim(i);
-    for (int i = 0; i < x.rank(); ++i) (bits >> i & 1 ? reduced : kept).push(x.dim(i), {stride[size_t(i) + 1]});
-    kept.finish();
-    reduced.finish();
-  }
-};
 
 // What one output element is folded in: float32 within a part of a row, double between parts.
 template <ReduceOp op, class T> struct Total {
@@ -342,12 +301,14 @@ template <ReduceOp op> void ReferenceReduce(Context &c) {
 }
 
 }  // namespace
+
+void KernelReduceSum(Context &c) { KernelReduce<kSum>(c); }
 }  // namespace opgraft
 
 using namespace opgraft;
 OPGRAFT_OP(ReduceMean, .inputs = 1, .infer = InferReduce<kMean>, .kernel = KernelReduce<kMean>,
            .reference = ReferenceReduce<kMean>)
-OPGRAFT_OP(ReduceSum, .inputs = 1, .infer = InferReduce<kSum>, .kernel = KernelReduce<kSum>,
+OPGRAFT_OP(ReduceSum, .inputs = 1, .infer = InferReduce<kSum>, .kernel = KernelReduceSum,
            .reference = ReferenceReduce<kSum>)
 OPGRAFT_OP(ReduceMax, .inputs = 1, .infer = InferReduce<kMax>, .kernel = KernelReduce<kMax>,
            .reference = ReferenceReduce<kMax>)

@@ -108,6 +108,10 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"in-place output", "{output: y, input: x}", "{output: q, input: x}", "no output is named 'q'"},
         Bad{"flag", "deterministic: false", "deterministic: maybe", "true or false"},
         Bad{"mindir", "mindir: [x,", "mindir: [q,", "mindir names 'q'"},
+        Bad{"names", "deterministic: false", "names: [{name: A, mindir: [x, q]}]", "'q' is no input"},
+        Bad{"names without operands", "deterministic: false", "names: [{name: A}]", "field 'mindir' is missing"},
+        Bad{"names of something else", "deterministic: false", "names: [[A]]", "list of text or {name, mindir}"},
+        Bad{"tuple of a float", "default: 2.5", "default: 2.5, tuple: true", "tuple goes with type int"},
         Bad{"syntax", "[float32, bfloat16]", "[float32, bfloat16", ""},
         Bad{"list", "replaces:\n  - Mul", "replaces: {a: b}\nx:\n  - Mul", "unknown field 'x'"}));
 
