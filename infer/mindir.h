@@ -18,7 +18,13 @@ struct MindirOptions {
   // Parameters of at least this many bytes in total go to an external data file beside the model,
   // 64-byte aligned, so that they are mapped and not read. 0: always external.
   size_t external_from = 0;
+  // How grafted nodes name their .so: by its absolute path, or by a variable of this environment that holds it
+  // (library_variable). MindSpore's C++ inference knows no variables: refused where a dimension is open.
+  bool path_from_env = false;
 };
+
+// The variable that stands for a .so: "…/dense.so" is OPGRAFT_DENSE_SO.
+std::string library_variable(const std::filesystem::path &library);
 
 // Reads a model; weights stay mapped from the file (inline ones are copied only where misaligned).
 // Ops are resolved through the registry, and the whole graph is inferred.

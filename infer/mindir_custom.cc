@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string_view>
@@ -40,6 +41,17 @@ OpPtr registered(const Registry &registry, const std::string &func) {
   auto op = registry.find(func.substr(colon + 1));
   using std::filesystem::path;
   return op && path(op->path).filename() == path(func.substr(0, colon)).filename() ? op : nullptr;
+}
+
+// The path and function that a node names; as in MindSpore, with `path_from_env` a variable that holds the path.
+std::string function_of(const Literals &attrs) {
+  auto func = text(attrs, "func_name");
+  auto from_env = attrs.find("path_from_env");
+  const auto colon = func.rfind(':');
+  if (from_env == attrs.end() || from_env->second.kind != Literal::kBool || !from_env->second.i || colon == func.npos)
+    return func;
+  auto *path = std::getenv(func.substr(0, colon).c_str());
+  return path && *path ? path + func.substr(colon) : func;
 }
 
 bool local(std::string_view spec) { return spec.find('#') != spec.npos; }  // a name of some process
@@ -95,10 +107,11 @@ Literals take_trailing(const Items &items, std::vector<size_t> &operands, const 
   return out;
 }
 
-CustomNode find_custom(const Registry &registry, const Literals &attrs, const std::vector<TensorProto> &outputs) {
+CustomNode find_custom(const Registry &registry, const Literals &attrs, const std::vector<TensorProto> &outputs,
+                       const std::filesystem::path &beside) {
   CustomNode c;
   c.spec = text(attrs, "opgraft_spec");
-  auto exact = text(attrs, "opgraft_op"), func = text(attrs, "func_name");
+  auto exact = text(attrs, "opgraft_op"), func = function_of(attrs);
   for (auto &spec : {c.spec, exact})
     if (!c.impl && !spec.empty() && !local(spec) && (c.impl = registry.find(spec))) c.op = spec;
   if (!c.impl && (c.impl = registered(registry, func))) c.op = c.impl->name();
@@ -108,7 +121,7 @@ CustomNode find_custom(const Registry &registry, const Literals &attrs, const st
   std::vector<ManifestAttr> declared;
   for (auto &[name, literal] : attrs) {
     AttrValue v;
-    if (name == "func_name" || name == "func_type" || (name.starts_with("opgraft_") && name != "opgraft_outputs") ||
+    if (name == "func_name" || name == "func_type" || name == "path_from_env" || (name.starts_with("opgraft_") && name != "opgraft_outputs") ||
         !any_attr(literal, v))
       continue;
     bool ours = name == "out_shape" || name == "out_dtype" || name == "opgraft_outputs";
@@ -116,13 +129,14 @@ CustomNode find_custom(const Registry &registry, const Literals &attrs, const st
     if (!ours) declared.push_back({name, attr_kind(v), std::nullopt});
     c.attrs.emplace(name, std::move(v));
   }
-  if (!func.empty()) c.impl = model_function(registry, func, declared);
+  if (!func.empty()) c.impl = model_function(registry, func, declared, beside);
   if (!c.impl)
-    refuse(fmt::format("no registered operator answers to '{}'{}", exact.empty() ? func : exact,
-                       func.empty() ? ""
-                                    : ", and its file is neither there nor, by its base name, in a folder of "
-                                      "MS_CUSTOM_AOT_WHITE_LIST, opgraft.set_whitelist or OPGRAFT_OPS_PATH: " +
-                                          func));
+    refuse(fmt::format(
+        "no registered operator answers to '{}'{}", exact.empty() ? func : exact,
+        func.empty() ? ""
+                     : ", and its file is neither there nor, by its base name, beside the model or in a folder of "
+                       "MS_CUSTOM_AOT_WHITE_LIST, opgraft.set_whitelist or OPGRAFT_OPS_PATH: " +
+                           func));
   c.op = c.impl->spec();
   if (c.impl->function.empty()) {
     c.attrs.clear();

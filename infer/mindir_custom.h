@@ -1,6 +1,7 @@
 // Custom nodes of a file: which operator they mean, and with which attributes.
 #pragma once
 
+#include <filesystem>
 #include <map>
 #include <string>
 #include <vector>
@@ -26,8 +27,10 @@ struct CustomNode {
 };
 
 // `outputs` are the abstracts that the file states for the node: they stand in where neither the file
-// nor the function says more. Throws where the operator is unknown or may not be loaded.
-CustomNode find_custom(const Registry &registry, const Literals &attrs, const std::vector<TensorProto> &outputs);
+// nor the function says more. `beside` is the model's folder. Throws where the operator is unknown or may not be
+// loaded.
+CustomNode find_custom(const Registry &registry, const Literals &attrs, const std::vector<TensorProto> &outputs,
+                       const std::filesystem::path &beside);
 
 // The abstracts in a node's own attributes.
 std::vector<TensorProto> outputs_of(const NodeProto &node);

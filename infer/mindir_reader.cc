@@ -10,6 +10,7 @@
 #include "infer/mindir_dims.h"
 #include "infer/mindir_enums.h"
 #include "infer/mindir_items.h"
+#include "infer/passes/subgraph.h"
 
 namespace opgraft {
 namespace {
@@ -29,8 +30,14 @@ struct Primitive {
 
 class Reader {
  public:
-  Reader(std::string_view bytes, const Registry &registry, std::string origin, DataReader data, int depth)
-      : bytes_(bytes), registry_(registry), origin_(std::move(origin)), data_(std::move(data)), depth_(depth) {}
+  // `dir` is the model's folder, empty for a model in memory.
+  Reader(std::string_view bytes, const Registry &registry, std::string origin, DataReader data, fs::path dir, int depth)
+      : bytes_(bytes),
+        registry_(registry),
+        origin_(std::move(origin)),
+        data_(std::move(data)),
+        dir_(std::move(dir)),
+        depth_(depth) {}
 
   std::shared_ptr<Graph> read() {
     try {
@@ -127,6 +134,15 @@ class Reader {
     items_.define(v.name, items_.value(graph_->add_input(name, type)));
   }
 
+  void refuse_function(std::string_view name) const {
+    if (functions_.count(name))
+      fail(fmt::format("calls the file's function '{}'; opgraft reads one graph, without calls", name));
+  }
+  size_t lookup(std::string_view name) const {
+    refuse_function(name);
+    return items_.lookup(name);
+  }
+
   void node(const NodeProto &n) {
     auto output = n.outputs.empty() ? n.name : n.outputs[0];
     std::string name(!n.domain.empty() ? n.domain : !n.name.empty() ? n.name : output);
@@ -137,8 +153,7 @@ class Reader {
     if (n.op_type.starts_with("REF::")) {
       auto target = n.op_type.substr(5);
       auto p = primitives_.find(target);
-      if (p == primitives_.end() && functions_.count(target))
-        fail(fmt::format("calls the file's function '{}'; opgraft reads one graph, without calls", target));
+      if (p == primitives_.end()) refuse_function(target);
       if (p == primitives_.end()) fail(fmt::format("op_type '{}' names no primitive of the file", n.op_type));
       primitive = &p->second;
     } else {
@@ -148,7 +163,7 @@ class Reader {
     place_ += fmt::format(" ({})", op);
     auto operand = [&](size_t i) {
       if (i >= n.inputs.size()) fail(fmt::format("takes at least {} operands, got {}", i + 1, n.inputs.size()));
-      return items_.lookup(n.inputs[i]);
+      return lookup(n.inputs[i]);
     };
     // Order of side effects: an inference graph has none, so that these are their first operand or nothing.
     if (op == "Load" || op == "Depend") return items_.define(output, operand(0));
@@ -159,7 +174,7 @@ class Reader {
     }
     std::vector<size_t> operands;
     for (auto in : n.inputs)
-      if (size_t i = items_.lookup(in); !items_.monad(i)) operands.push_back(i);
+      if (size_t i = lookup(in); !items_.monad(i)) operands.push_back(i);
     for (auto bytes : primitive->proto.attributes) {
       if (primitive->read) break;
       AttributeProto a = parse_attribute(bytes);
@@ -211,7 +226,13 @@ class Reader {
     const Literals trailing = custom ? take_trailing(items_, operands, primitive.attrs) : Literals();
     const Literals &attrs = trailing.empty() ? primitive.attrs : trailing;
     CustomNode found;
-    if (custom) found = find_custom(registry_, attrs, outputs_of(proto));
+    if (custom) try {
+        found = find_custom(registry_, attrs, outputs_of(proto), dir_);
+      } catch (const std::runtime_error &e) {
+        if (!fallback_of(primitive)) throw;
+        fmt::print(stderr, "opgraft: {}: {}: its original subgraph runs instead: {}\n", origin_, place_, e.what());
+        return expanded(*primitive.fallback, name, operands);
+      }
     else if (op.find('#') == op.npos && (found.impl = registry_.find(op))) found.op = found.impl->name();
     if (!found.impl) fail(fmt::format("no registered operator answers to '{}'", op));
     const Manifest &m = found.impl->manifest;
@@ -220,25 +241,49 @@ class Reader {
     if (!function)
       for (auto &[key, l] : attrs)
         if (m.attr(key)) attribute(m, key, l, given);
-    auto order = function ? std::vector<std::string>{m.inputs[0].name} : custom ? std::vector<std::string>{} : m.mindir;
+    auto order = function ? std::vector<std::string>{m.inputs[0].name}
+                 : custom ? std::vector<std::string>{}
+                          : m.operands_of(op);
     std::vector<ValueId> in = inputs(m, std::move(order), operands, given);
     NodeId id = graph_->add_node(registry_, found.op, in, given, name);
     if (custom && !function) graph_->node(id).spec = found.spec;
-    auto fallback = text(attrs, "opgraft_fallback");
-    if (!fallback.empty()) {
-      if (depth_ >= kMostFallbacks) fail("fallback graphs nested too deep");
-      auto &shared = primitive.fallback;
-      if (!shared)
-        shared =
-            Reader(fallback, registry_, fmt::format("{}: {}: fallback", origin_, place_), data_.nested(), depth_ + 1)
-                .read();
-      graph_->node(id).fallback = shared;
-    }
-    auto &outputs = graph_->node(id).outputs;
+    graph_->node(id).fallback = fallback_of(primitive);
+    return results(graph_->node(id).outputs, name);
+  }
+
+  size_t results(const std::vector<ValueId> &outputs, const std::string &name) {
     if (outputs.size() == 1) return items_.value(outputs[0]);
     std::vector<size_t> each;
     for (ValueId v : outputs) each.push_back(items_.value(v));
     return items_.tuple(std::move(each), name);
+  }
+
+  // What a grafted node replaced; null where the file does not say.
+  std::shared_ptr<const Graph> fallback_of(Primitive &primitive) {
+    auto bytes = text(primitive.attrs, "opgraft_fallback");
+    if (bytes.empty() || primitive.fallback) return primitive.fallback;
+    if (depth_ >= kMostFallbacks) fail("fallback graphs nested too deep");
+    Reader inner(bytes, registry_, fmt::format("{}: {}: fallback", origin_, place_), data_.nested(), dir_, depth_ + 1);
+    return primitive.fallback = inner.read();
+  }
+
+  size_t expanded(const Graph &fallback, const std::string &name, const std::vector<size_t> &operands) {
+    std::vector<ValueId> in;
+    for (size_t item : operands) in.push_back(items_.value_of(item));
+    return results(passes::expand(fallback, in, *graph_, registry_), name);
+  }
+
+  // An operand that the operator has no place for and that is None or the number that op.yaml states.
+  void expect(const std::string &word, size_t position, size_t item) const {
+    Literal l;
+    AttrValue v;
+    int64_t number = 0;
+    const bool constant = items_.literal_of(item, l);
+    if (word == "none" && constant && l.kind == Literal::kNone) return;
+    if (whole_number(word, number) && constant && to_attr(l, OPGRAFT_ATTR_FLOAT, v) &&
+        std::get<double>(v) == double(number))
+      return;
+    fail(fmt::format("operand {} must be {}: opgraft knows no other", position, word == "none" ? "None" : word));
   }
 
   // Operands by position: op.yaml's `mindir`, or all inputs followed by attributes in their order.
@@ -258,6 +303,11 @@ class Reader {
       const Item &item = items_[operands[k]];
       bool literal = item.kind == Item::kLiteral && item.literal.kind != Literal::kTensor;
       int index = m.input_index(name);
+      if (index < 0 && !m.attr(name)) {
+        expect(name, position, operands[k]);
+        ++position, ++k;
+        continue;
+      }
       if (index < 0) {
         Literal l;
         if (!items_.literal_of(operands[k], l)) fail(fmt::format("operand {} ({}) must be a constant", k, name));
@@ -270,22 +320,25 @@ class Reader {
         continue;
       }
       bool variadic = m.variadic() && size_t(index) + 1 == m.inputs.size();
+      if (in.size() < size_t(index)) in.resize(size_t(index), kNone);
       if (variadic && in.size() > size_t(index) && literal && position + 1 < order.size()) {
         ++position;  // inputs given one by one end where a number or text stands
         continue;
       }
-      if (!variadic && size_t(index) != in.size())
-        fail(fmt::format("operand {} ({}) follows an input that was left out", k, name));
       if (variadic && item.kind == Item::kTuple) {
         for (size_t each : std::vector<size_t>(item.items)) in.push_back(items_.value_of(each));
         ++position;
       } else {
-        if (literal && item.literal.kind != Literal::kTuple) numbers.emplace_back(in.size(), item.literal);
-        in.push_back(items_.value_of(operands[k]));
+        const size_t at = variadic ? in.size() : size_t(index);
+        if (literal && item.literal.kind != Literal::kTuple) numbers.emplace_back(at, item.literal);
+        if (at == in.size()) in.push_back(kNone);
+        in[at] = items_.value_of(operands[k]);
         if (!variadic) ++position;
       }
       ++k;
     }
+    for (size_t i = 0; i < in.size(); ++i)
+      if (in[i] == kNone) fail(fmt::format("input {} is missing before others", m.inputs[i].name));
     for (auto &[at, number] : numbers) in[at] = as_its_peer(m, in, at, number);
     return in;
   }
@@ -307,6 +360,7 @@ class Reader {
   const Registry &registry_;
   std::string origin_, place_ = "model";
   DataReader data_;
+  fs::path dir_;
   int depth_;
   std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
   std::map<std::string, Primitive, std::less<>> primitives_;
@@ -319,11 +373,13 @@ class Reader {
 
 std::shared_ptr<Graph> read_mindir(const std::filesystem::path &file, const Registry &registry) {
   auto mapping = map_file(file);
-  return Reader(mapping->bytes(), registry, file.string(), DataReader(mapping, file.parent_path(), true), 0).read();
+  return Reader(mapping->bytes(), registry, file.string(), DataReader(mapping, file.parent_path(), true),
+                fs::absolute(file).parent_path(), 0)
+      .read();
 }
 
 std::shared_ptr<Graph> parse_mindir(std::string_view bytes, const Registry &registry, const std::string &origin) {
-  return Reader(bytes, registry, origin, DataReader(nullptr, "", false), 0).read();
+  return Reader(bytes, registry, origin, DataReader(nullptr, "", false), "", 0).read();
 }
 
 }  // namespace opgraft

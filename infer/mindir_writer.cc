@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <protozero/pbf_writer.hpp>
 #include <set>
@@ -17,9 +18,13 @@ namespace fs = std::filesystem;
 using namespace mindir;
 using protozero::pbf_writer;
 
+// Written as Custom.
+bool is_custom(const Node &n) { return !n.spec.empty() || n.fallback; }
+
 class Writer {
  public:
-  Writer(const Graph &graph, External *external) : graph_(graph), external_(external) {}
+  Writer(const Graph &graph, External *external, bool path_from_env)
+      : graph_(graph), external_(external), path_from_env_(path_from_env) {}
 
   std::string model() {
     std::string out, graph = body();
@@ -141,18 +146,21 @@ class Writer {
     std::string op = n.op;
     const Manifest &m = n.impl->manifest;
     std::set<std::string> placed;
-    bool custom = !n.spec.empty() || n.fallback;
+    const bool custom = is_custom(n);
     if (custom) {
       op = "Custom";
       const bool function = !n.impl->function.empty();  // its name here means nothing elsewhere
-      attributes.push_back(encode_attribute(
-          "func_name", fs::absolute(n.impl->path).string() + ":" + (function ? n.impl->function : n.impl->name())));
+      auto path = path_from_env_ ? library_variable(n.impl->path) : fs::absolute(n.impl->path).string();
+      attributes.push_back(encode_attribute("func_name", path + ":" + (function ? n.impl->function : n.impl->name())));
+      if (path_from_env_) attributes.push_back(encode_attribute("path_from_env", true));
+      placed.insert("path_from_env");
       attributes.push_back(encode_attribute("func_type", std::string("aot")));
       placed.insert("opgraft_function");
       if (!function) attributes.push_back(encode_attribute("opgraft_op", n.impl->spec()));
       if (!function && !n.spec.empty()) attributes.push_back(encode_attribute("opgraft_spec", n.spec));
       if (n.fallback)
-        attributes.push_back(encode_attribute("opgraft_fallback", Writer(*n.fallback, external_).model()));
+        attributes.push_back(
+            encode_attribute("opgraft_fallback", Writer(*n.fallback, external_, path_from_env_).model()));
       if (!function) inference(n, attributes);
       for (ValueId v : n.inputs) operands.push_back(operand(v, false));
     } else if (n.op == "MakeTuple") {
@@ -209,11 +217,20 @@ class Writer {
     attributes.push_back(encode_attribute("attr_names", attrs));
   }
 
+  // An attribute as MindSpore's primitive takes it: dtypes and layouts are numbers there.
+  static AttrValue as_operand(const ManifestAttr &attr, const AttrValue &value) {
+    if (auto *axis = std::get_if<int64_t>(&value); axis && attr.tuple) return std::vector<int64_t>{*axis};
+    auto *text = std::get_if<std::string>(&value);
+    if (text && attr.name == "dtype" && dtype_from_name(*text)) return int64_t(dtype_from_name(*text));
+    if (auto number = text ? number_of(attr.name, *text) : std::nullopt) return *number;
+    return value;
+  }
+
   void place(const Node &n, const Manifest &m, std::vector<std::string> &operands, std::set<std::string> &placed) {
     auto order = m.mindir;
     if (order.empty())
       for (auto &t : m.inputs) order.push_back(t.name);
-    size_t needed = 0, taken = 0;
+    size_t taken = 0;
     for (auto &name : order) {
       int index = m.input_index(name);
       if (index < 0) {
@@ -223,14 +240,12 @@ class Writer {
           operands.push_back("");
           continue;
         }
-        AttrValue value = it->second;
+        const AttrValue value = as_operand(*m.attr(name), it->second);
         auto *text = std::get_if<std::string>(&value);
-        if (text && name == "dtype" && dtype_from_name(*text)) value = int64_t(dtype_from_name(*text));
-        else if (auto number = text ? number_of(name, *text) : std::nullopt) value = *number;
-        operands.push_back(constant(n.name + "." + name, encode_attribute("value", value)));
+        operands.push_back(text && text->empty() ? ""
+                                                 : constant(n.name + "." + name, encode_attribute("value", value)));
       } else if (size_t(index) >= n.inputs.size()) {
         operands.push_back("");
-        continue;
       } else if (bool shape = m.inputs[size_t(index)].value; m.variadic() && size_t(index) + 1 == m.inputs.size()) {
         std::vector<std::string> each;
         for (size_t k = size_t(index); k < n.inputs.size(); ++k, ++taken) each.push_back(operand(n.inputs[k], shape));
@@ -241,18 +256,17 @@ class Writer {
         operands.push_back(operand(n.inputs[size_t(index)], shape));
         ++taken;
       }
-      needed = operands.size();
     }
     if (taken != n.inputs.size())
       throw MindirError(
           fmt::format("node {}: {} of {} inputs have a place in op.yaml's mindir", n.name, taken, n.inputs.size()));
-    operands.resize(needed);
     for (auto &o : operands)
       if (o.empty()) o = none(n.name + ".none");
   }
 
   const Graph &graph_;
   External *external_;
+  bool path_from_env_;
   std::set<std::string> used_;
   std::map<ValueId, std::string> wire_;
   std::map<std::pair<ValueId, bool>, std::string> constants_;
@@ -260,7 +274,37 @@ class Writer {
   std::vector<std::string> nodes_, primitives_;
 };
 
+// Whether variables can stand for the paths of a graph's .so files.
+void check_variables(const Graph &graph, const fs::path &file) {
+  std::map<std::string, std::string> paths;
+  for (NodeId id : graph.order()) {
+    const Node &n = graph.node(id);
+    if (n.dead || !is_custom(n)) continue;
+    const auto &path = paths.try_emplace(library_variable(n.impl->path), n.impl->path).first->second;
+    if (path != n.impl->path)
+      throw MindirError(fmt::format("{}: {} would stand for {} and for {}: write absolute paths", file.string(),
+                                    library_variable(path), path, n.impl->path));
+  }
+  for (ValueId id : graph.inputs) {
+    const Value &v = graph.value(id);
+    if (!v.type.ranked || std::any_of(v.type.dims.begin(), v.type.dims.end(), [](int64_t d) { return d < 0; }))
+      throw MindirError(
+          fmt::format("{}: custom paths by environment need known dimensions, because MindSpore asks the .so for open "
+                      "ones and finds it by its path only; input '{}' has open ones: write absolute paths",
+                      file.string(), v.name));
+  }
+}
+
 }  // namespace
+
+std::string library_variable(const fs::path &library) {
+  std::string name = "OPGRAFT_" + library.filename().string();
+  for (char &c : name) {
+    const bool letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'), digit = c >= '0' && c <= '9';
+    c = c >= 'a' && c <= 'z' ? char(c - 'a' + 'A') : letter || digit ? c : '_';
+  }
+  return name;
+}
 
 void write_mindir(const Graph &graph, const std::filesystem::path &file, const MindirOptions &options) {
   size_t total = 0;
@@ -270,7 +314,8 @@ void write_mindir(const Graph &graph, const std::filesystem::path &file, const M
   fs::path folder = file.parent_path() / (file.stem().string() + "_variables");
   external.location = folder.filename().string() + "/data_0";
   bool outside = total > 0 && (total >= options.external_from || total > kMostInline);
-  std::string model = Writer(graph, outside ? &external : nullptr).model();
+  if (options.path_from_env) check_variables(graph, file);
+  std::string model = Writer(graph, outside ? &external : nullptr, options.path_from_env).model();
   if (model.size() > 2 * kMostInline - 1)
     throw MindirError(fmt::format("{}: model exceeds 2 GiB of inline data", file.string()));
   Replacement main(file);

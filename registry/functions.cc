@@ -103,21 +103,25 @@ OpPtr load_function(const Registry &registry, const fs::path &file, const std::s
   return known;
 }
 
-OpPtr model_function(const Registry &registry, std::string_view func_name, const std::vector<ManifestAttr> &attrs) {
+OpPtr model_function(const Registry &registry, std::string_view func_name, const std::vector<ManifestAttr> &attrs,
+                     const fs::path &beside) {
   auto [path, function] = split(func_name);
   std::error_code error;
-  fs::path file = path;
-  auto dirs = trusted(registry);
-  bool here = !file.empty() && fs::is_regular_file(file, error);
-  if (!here)
-    for (auto &d : dirs)
-      if (auto moved = d / file.filename(); file.has_filename() && fs::is_regular_file(moved, error)) {
-        file = moved, here = true;
-        break;
-      }
-  if (!here) return nullptr;
+  const auto dirs = trusted(registry);
+  auto there = [&](const fs::path &f) { return !f.empty() && fs::is_regular_file(f, error); };
+  auto allowed = [&](const fs::path &f) {
+    const auto real = fs::canonical(f);
+    return loaded_before(f) || std::any_of(dirs.begin(), dirs.end(), [&](auto &d) { return lies_in(real, d); });
+  };
+  const fs::path written = path, name = written.filename();
+  const fs::path neighbour = beside.empty() || name.empty() ? fs::path() : beside / name;
+  fs::path file = there(neighbour) && allowed(neighbour) ? neighbour : written;
+  for (auto d = dirs.begin(); !there(file) && d != dirs.end(); ++d)
+    if (!name.empty() && there(*d / name)) file = *d / name;
+  if (!there(file)) file = neighbour;
+  if (!there(file)) return nullptr;
   auto real = fs::canonical(file);
-  if (!loaded_before(file) && !std::any_of(dirs.begin(), dirs.end(), [&](auto &d) { return lies_in(real, d); }))
+  if (!allowed(file))
     throw LoadError(file.string(), "whitelist",
                     fmt::format("a model may not load this file: its folder is on no white list. If you trust it, name "
                                 "its folder in MS_CUSTOM_AOT_WHITE_LIST or opgraft.set_whitelist(['{}']), or load "

@@ -32,9 +32,11 @@ OpPtr load_function(const Registry &registry, const std::filesystem::path &file,
 
 // The op behind a model's `func_name` ("path.so:Func"), loaded where need be. A model is not trusted:
 // its file must lie in a folder of the white list or of OPGRAFT_OPS_PATH, beside opgraft's own ops, or
-// have been loaded by this program before; one that moved is looked for there by its base name.
+// have been loaded by this program before. It is looked for by its base name in `beside`, the model's folder (may be
+// empty), then at its path, then by its base name where models may load from.
 // Null where the file is nowhere to be found; throws LoadError where it must not be loaded.
-OpPtr model_function(const Registry &registry, std::string_view func_name, const std::vector<ManifestAttr> &attrs);
+OpPtr model_function(const Registry &registry, std::string_view func_name, const std::vector<ManifestAttr> &attrs,
+                     const std::filesystem::path &beside = {});
 
 // By the name that load_function gave ("Scale#1"); null where there is none.
 OpPtr find_function(std::string_view name);

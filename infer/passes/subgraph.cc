@@ -33,37 +33,31 @@ ValueId shape_value(const Value &x, Graph &out, const Registry &registry) {
   return result("MakeTuple", elements);
 }
 
-// Copies nodes of `g` into `out`; `to` maps values already there. A node that itself replaced a
-// subgraph is copied as that subgraph, so that a fallback holds what the model had in the beginning.
+// A value of `g` in `out`; `to` maps those already there.
+ValueId copy_value(const Graph &g, ValueId v, Graph &out, std::map<ValueId, ValueId> &to, const Registry &registry) {
+  auto it = to.find(v);
+  if (it != to.end()) return it->second;
+  const Value &x = g.value(v);
+  if (x.kind == Value::kConstant) return to[v] = out.add_constant(x.constant, x.name, x.parameter);
+  if (!x.known) throw Error(OPGRAFT_INTERNAL, "substitute: value " + x.name + " is not inside the subgraph");
+  return to[v] = shape_value(x, out, registry);
+}
+
+// Copies nodes of `g` into `out`. A node that itself replaced a subgraph is copied as that subgraph, so that a fallback
+// holds what the model had in the beginning.
 void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, std::map<ValueId, ValueId> &to,
                 const Registry &registry) {
-  auto value = [&](const Graph &from, ValueId v, std::map<ValueId, ValueId> &map) {
-    auto it = map.find(v);
-    if (it != map.end()) return it->second;
-    const Value &x = from.value(v);
-    if (x.kind == Value::kConstant) return map[v] = out.add_constant(x.constant, x.name, x.parameter);
-    if (!x.known) throw Error(OPGRAFT_INTERNAL, "substitute: value " + x.name + " is not inside the subgraph");
-    return map[v] = shape_value(x, out, registry);
-  };
   for (NodeId id : nodes) {
     const Node &n = g.node(id);
+    std::vector<ValueId> in;
     if (n.fallback) {
-      std::map<ValueId, ValueId> inner;
-      size_t next = 0;
       for (ValueId v : n.inputs)
-        if (g.value(v).kind != Value::kConstant) {
-          // The fallback's inputs are the node's non-constant inputs, each once.
-          ValueId mine = value(g, v, to);
-          bool known = std::any_of(inner.begin(), inner.end(), [&](auto &e) { return e.second == mine; });
-          if (!known && next < n.fallback->inputs.size()) inner[n.fallback->inputs[next++]] = mine;
-        }
-      copy_nodes(*n.fallback, n.fallback->order(), out, inner, registry);
-      for (size_t i = 0; i < n.fallback->outputs.size() && i < n.outputs.size(); ++i)
-        to[n.outputs[i]] = inner.at(n.fallback->outputs[i]);
+        if (g.value(v).kind != Value::kConstant) in.push_back(copy_value(g, v, out, to, registry));
+      const auto results = expand(*n.fallback, in, out, registry);
+      for (size_t i = 0; i < results.size() && i < n.outputs.size(); ++i) to[n.outputs[i]] = results[i];
       continue;
     }
-    std::vector<ValueId> in;
-    for (ValueId v : n.inputs) in.push_back(value(g, v, to));
+    for (ValueId v : n.inputs) in.push_back(copy_value(g, v, out, to, registry));
     NodeId copy = out.add_node(registry, n.spec.empty() ? n.op : n.spec, in, n.attrs, n.name);
     for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = out.node(copy).outputs[i];
   }
@@ -80,6 +74,19 @@ std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes,
   copy_nodes(g, nodes, *out, to, registry);
   for (ValueId v : results) out->outputs.push_back(to.at(v));
   return out;
+}
+
+std::vector<ValueId> expand(const Graph &fallback, const std::vector<ValueId> &inputs, Graph &out,
+                            const Registry &registry) {
+  std::map<ValueId, ValueId> to;
+  std::vector<ValueId> given, results;
+  for (ValueId v : inputs)
+    if (out.value(v).kind != Value::kConstant && std::find(given.begin(), given.end(), v) == given.end())
+      given.push_back(v);
+  for (size_t i = 0; i < given.size() && i < fallback.inputs.size(); ++i) to[fallback.inputs[i]] = given[i];
+  copy_nodes(fallback, fallback.order(), out, to, registry);
+  for (ValueId v : fallback.outputs) results.push_back(copy_value(fallback, v, out, to, registry));
+  return results;
 }
 
 bool sort(Graph &g, const std::vector<NodeId> &preferred) {

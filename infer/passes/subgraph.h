@@ -13,6 +13,11 @@ namespace opgraft::passes {
 std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes, const std::vector<ValueId> &inputs,
                                const std::vector<ValueId> &results, const Registry &registry);
 
+// Puts a node's fallback into `out` in place of the node, whose inputs `inputs` are: the fallback's own are those that
+// are no constants, each once. Gives the values of the fallback's outputs; throws Error where the inputs do not do.
+std::vector<ValueId> expand(const Graph &fallback, const std::vector<ValueId> &inputs, Graph &out,
+                            const Registry &registry);
+
 // Topological order that keeps the preferred one where it can. False on a cycle.
 bool sort(Graph &g, const std::vector<NodeId> &preferred);
 

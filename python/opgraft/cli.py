@@ -166,6 +166,7 @@ def _optimize(args):
         _check_target("--report", args.report)
     _load_ops(args.ops)
     graph = load(args.model)
+    by_env = args.custom_path == "env"
     sets = _proof_inputs(graph, args.prove) or None
     print(f"{args.model}: {len(graph.nodes)} nodes, level {args.fusion_level}", file=sys.stderr)
     if args.fusion_level != "O0":
@@ -173,7 +174,11 @@ def _optimize(args):
             improve(graph)
     rules = rewrite.rules_of_level(args.fusion_level)
     report = Report(**_core.substitute(graph, rules, sets, args.only_faster, _Progress("proving") if sets else None))
-    _core.write_mindir(graph, args.output)
+    _core.write_mindir(graph, args.output, path_from_env=by_env)
+    if by_env:
+        for so in sorted({n["library"] for n in graph.nodes if n["grafted"]}):
+            print(f"MindSpore finds {_core.library_variable(so)}: export it as {so}, or where that has moved to",
+                  file=sys.stderr)  # fmt: skip
     keep = ("op", "node", "max_abs", "ms_before", "ms_after")
     body = {
         "swapped": [{k: s[k] for k in keep} for s in report.swapped],
@@ -334,6 +339,9 @@ def _parser():
     p.add_argument("--prove", action="append", default=[], metavar="FILE.npz",
                    help="inputs by name: keep only swaps that agree. Open dimensions are proven at two sizes: that of "
                    "the file and one cut out of it, or those of several files (give --prove again)")  # fmt: skip
+    p.add_argument("--custom-path", "--custom_path", choices=["absolute", "env"], default="absolute",
+                   help="how MindSpore finds a fused operator's .so: by the path it has now (default), or by an "
+                   "environment variable, whose name is printed (models without open dimensions)")  # fmt: skip
     p.add_argument("--only-faster", action="store_true", help="with --prove: keep a swap only if at least 5 %% faster")
     p.add_argument("--report", metavar="FILE.json", help='write {"swapped": [...], "left": [...]}')
     p.add_argument("--json", action="store_true", help="print the report as JSON")

@@ -139,7 +139,7 @@ void bind_graph(py::module_ &m) {
               for (auto &[k, v] : n.attrs) attrs[py::str(k)] = from_attr(v);
               out.append(py::dict(py::arg("op") = n.op, py::arg("name") = n.name, py::arg("inputs") = n.inputs,
                                   py::arg("outputs") = n.outputs, py::arg("attrs") = attrs,
-                                  py::arg("grafted") = n.fallback != nullptr));
+                                  py::arg("grafted") = n.fallback != nullptr, py::arg("library") = n.impl->path));
             }
             return out;
           })

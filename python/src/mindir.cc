@@ -12,8 +12,14 @@ void bind_mindir(py::module_ &m) {
       py::call_guard<py::gil_scoped_release>());
   m.def(
       "write_mindir",
-      [](const Graph &g, const std::string &file, size_t external_from) { write_mindir(g, file, {external_from}); },
-      py::arg("graph"), py::arg("file"), py::arg("external_from") = 0, py::call_guard<py::gil_scoped_release>());
+      [](const Graph &g, const std::string &file, size_t external_from, bool path_from_env) {
+        write_mindir(g, file, {external_from, path_from_env});
+      },
+      py::arg("graph"), py::arg("file"), py::arg("external_from") = 0, py::arg("path_from_env") = false,
+      py::call_guard<py::gil_scoped_release>());
+  m.def(
+      "library_variable", [](const std::string &library) { return library_variable(library); }, py::arg("library"),
+      "The environment variable that stands for a .so where paths are written by environment");
   m.def(
       "read_checkpoint",
       [](const std::string &file) {

@@ -222,6 +222,29 @@ def test_without_a_proof_and_the_other_spelling(model, tmp_path):
     assert len(rows) >= 2 and len({len(r) for r in [header, *rows]}) == 1
 
 
+@pytest.mark.parametrize("option", ["--custom-path", "--custom_path"])
+def test_how_mindspore_finds_the_operators(tmp_path, option):
+    x = np.ones((2, 4), np.float32)
+    opgraft.export(nn.Dense(4, 2), Tensor(x), file_name=tmp_path / "m")
+    out = tmp_path / "out.mindir"
+    path = library("Dense")
+    for how, text, said in [("absolute", f"{path}:Dense", ""), ("env", "OPGRAFT_DENSE_SO:Dense", path)]:
+        done = run("optimize", tmp_path / "m.mindir", "-o", out, option, how)
+        data = out.read_bytes()
+        assert text.encode() in data and (b"path_from_env" in data) == (how == "env")
+        assert ("MindSpore finds OPGRAFT_DENSE_SO: export it as" in done.stderr) == (how == "env")
+        assert said in done.stderr
+        (node,) = opgraft.load(out).nodes
+        assert node["grafted"] and node["library"] == path
+    assert "--custom-path" in run("optimize", "--help").stdout
+    assert "invalid choice: 'where'" in run("optimize", "m", "-o", out, option, "where", rc=2).stderr
+
+
+def test_a_variable_stands_for_no_open_dimensions(model, tmp_path):
+    done = run("optimize", model, "-o", tmp_path / "o.mindir", "--custom-path", "env", rc=1)
+    assert "has open ones: write absolute paths" in done.stderr and not (tmp_path / "o.mindir").exists()
+
+
 def test_json_and_progress(model, tmp_path, proof):
     done = run("optimize", model, "-o", tmp_path / "o.mindir", "--prove", proof, "--json")
     assert {s["op"].split("@")[0] for s in json.loads(done.stdout)["swapped"]} == LEVELS["O3"]

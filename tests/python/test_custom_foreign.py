@@ -285,6 +285,53 @@ def test_a_model_loads_only_from_where_it_was_allowed(tmp_path):
     assert in_new_process(file, MS_CUSTOM_AOT_WHITE_LIST=str(other)) == "6.0"
 
 
+FORTY_TWO = """extern "C" int Scale(int, void **params, int *, long **, const char **, void *, void *) {
+  *static_cast<float *>(params[1]) = 42;
+  return 0;
+}"""
+
+
+def test_a_library_beside_the_model_goes_before_the_path_in_it(tmp_path):
+    ops_dir, models = tmp_path / "ops", tmp_path / "models"
+    ops_dir.mkdir(), models.mkdir()
+    path, beside = pathlib.Path(shutil.copy(so("scale"), ops_dir / "scale.so")), models / "scale.so"
+    net = Net(ops.Custom(f"{path}:Scale", out_shape=lambda a: a, out_dtype=lambda a: a, factor=2.5))
+    file = opgraft.export(net, Tensor(x), file_name=models / "net")
+    (tmp_path / "other.cc").write_text(FORTY_TWO)
+    shutil.copy(compile_source(tmp_path / "other.cc"), beside)
+    assert in_new_process(file, MS_CUSTOM_AOT_WHITE_LIST=str(tmp_path)) == "43.0"
+    # It must be allowed like any other: else the path counts, and without one it is refused.
+    assert in_new_process(file, MS_CUSTOM_AOT_WHITE_LIST=str(ops_dir)) == "6.0"
+    path.unlink()
+    for allowed in ({}, {"MS_CUSTOM_AOT_WHITE_LIST": str(ops_dir)}):
+        refused = in_new_process(file, **allowed)
+        assert refused.startswith("ValueError") and "its folder is on no white list" in refused
+        assert str(beside) in refused
+    # Moved beside the model, which itself is named by a relative path or from elsewhere.
+    shutil.copy(so("scale"), beside)
+    for name in (file, os.path.relpath(file)):
+        assert in_new_process(name, MS_CUSTOM_AOT_WHITE_LIST=str(models)) == "6.0"
+    # A link beside it leads nowhere else.
+    (tmp_path / "elsewhere").mkdir()
+    beside.rename(tmp_path / "elsewhere" / "scale.so")
+    beside.symlink_to(tmp_path / "elsewhere" / "scale.so")
+    assert "its folder is on no white list" in in_new_process(file, MS_CUSTOM_AOT_WHITE_LIST=str(models))
+
+
+def test_a_path_in_a_variable(tmp_path):
+    """As MindSpore reads `path_from_env`; what the variable says is trusted no more than a path."""
+    path = shutil.copy(so("scale"), tmp_path / "scale.so")
+    net = Net(ops.Custom(f"{path}:Scale", factor=2.5))
+    graph = opgraft.load(opgraft.export(net, Tensor(x), file_name=tmp_path / "net"))
+    (tmp_path / "model").mkdir()
+    file = tmp_path / "model" / "net.mindir"
+    opgraft._core.write_mindir(graph, str(file), path_from_env=True)
+    assert b"OPGRAFT_SCALE_SO:Scale" in file.read_bytes() and str(path).encode() not in file.read_bytes()
+    assert "neither there nor" in in_new_process(file)
+    assert "its folder is on no white list" in in_new_process(file, OPGRAFT_SCALE_SO=path)
+    assert in_new_process(file, OPGRAFT_SCALE_SO=path, MS_CUSTOM_AOT_WHITE_LIST=str(tmp_path)) == "6.0"
+
+
 def test_a_model_cannot_name_a_function_that_is_no_operator(tmp_path):
     shutil.copy(so("scale"), tmp_path / "scale.so")
     net = Net(ops.Custom(f"{tmp_path / 'scale.so'}:Scale", factor=2.5))

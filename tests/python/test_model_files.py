@@ -104,3 +104,79 @@ def test_a_number_beside_a_tensor_has_its_dtype(tmp_path, number, code):
         field(6, field(1, "y") + field(2, floats([3], number)))))  # fmt: skip
     got = nn.GraphCell(opgraft.load(file))(Tensor(np.array([1, 2, -4], code)))
     assert got.dtype == code and got.asnumpy().tolist() == [0.5, 1, -2]
+
+
+def one_node(*parts, inputs=("x",), shape=(2, 3)):
+    given = [field(5, field(1, name) + field(2, floats(shape))) for name in inputs]
+    return model(*given, *parts, field(6, field(1, "y") + field(2, floats(shape))))
+
+
+def loaded(tmp_path, data):
+    (tmp_path / "m.mindir").write_bytes(data)
+    return opgraft.load(tmp_path / "m.mindir")
+
+
+NONE, TRUE, ALPHA = field(16, 25), field(3, 1) + field(16, 9), lambda n: field(3, n) + field(16, 7)
+
+
+def test_primitives_with_operands_of_their_own(tmp_path):
+    """op.yaml's `names` with `mindir`: another order, operands that must be None or a number."""
+    x = np.arange(6, dtype=np.float32).reshape(2, 3)
+    add = one_node(constant("a", ALPHA(1)), node("AddExt", "y", ["x", "x", "a"]))
+    graph = loaded(tmp_path, add)
+    assert [n["op"] for n in graph.nodes] == ["Add"]
+    np.testing.assert_array_equal(nn.GraphCell(graph)(Tensor(x)).asnumpy(), x + x)
+    mean = [constant("k", TRUE), constant("n", NONE), node("MeanExt", "y", ["x", "n", "k", "n"])]
+    np.testing.assert_array_equal(
+        nn.GraphCell(loaded(tmp_path, one_node(*mean)))(Tensor(x)).asnumpy(), x.mean(keepdims=True))  # fmt: skip
+    fill = [node("Greater", "m", ["x", "z"]), constant("v", field(2, -1.5) + field(16, 1)),
+            node("MaskedFillScalar", "y", ["x", "m", "v"])]  # fmt: skip
+    graph = loaded(tmp_path, one_node(*fill, inputs=("x", "z")))
+    got = nn.GraphCell(graph)(Tensor(x), Tensor(np.full_like(x, 2))).asnumpy()
+    np.testing.assert_array_equal(got, np.where(x > 2, np.float32(-1.5), x))
+
+
+@pytest.mark.parametrize("parts,why", [
+    ([constant("a", ALPHA(2)), node("AddExt", "y", ["x", "x", "a"])], "operand 2 must be 1"),
+    ([node("AddExt", "y", ["x", "x", "x"])], "operand 2 must be 1"),
+    ([constant("k", TRUE), constant("n", NONE), constant("d", ALPHA(42)), node("MeanExt", "y", ["x", "n", "k", "d"])],
+     "operand 3 must be None"),
+    ([node("MaskedFillScalar", "y", ["x"])], "input cond is missing before others"),
+    ([node("AddExt", "y", ["x", "x", "x", "x"])], "operand 2 must be 1"),
+])  # fmt: skip
+def test_operands_that_do_not_fit(tmp_path, parts, why):
+    with pytest.raises(ValueError, match=why):
+        loaded(tmp_path, one_node(*parts))
+
+
+def test_without_its_operator_a_grafted_node_runs_what_it_replaced(tmp_path, capfd):
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Dense(3, 4), nn.Dense(4, 2)
+
+        def construct(self, x):
+            h = ops.gelu(self.up(x), approximate="none")
+            return self.down(h), h
+
+    x = Tensor(np.linspace(-2, 2, 6, dtype=np.float32).reshape(2, 3))
+    graph = opgraft.load(opgraft.export(Net(), x, file_name=tmp_path / "net"))
+    plain = nn.GraphCell(graph)(x)
+    names = sorted(n["op"] for n in graph.nodes)
+    opgraft._core.substitute(graph, opgraft._core.rules(), None, False, None)
+    grafted = tmp_path / "grafted.mindir"
+    opgraft._core.write_mindir(graph, str(grafted))
+    data = grafted.read_bytes()
+    assert data.count(b"Dense@1.0.0") >= 2
+    # No operator of that name is anywhere.
+    gone = data.replace(b"Dense@1.0.0", b"Danse@1.0.0").replace(b":Dense", b":Danse")
+    (tmp_path / "gone.mindir").write_bytes(gone)
+    (tmp_path / "gone_variables").symlink_to(tmp_path / "grafted_variables")
+    back = opgraft.load(tmp_path / "gone.mindir")
+    assert capfd.readouterr().err.count("its original subgraph runs instead: ") == 2
+    assert sorted(n["op"] for n in back.nodes) == names
+    for got, want in zip(nn.GraphCell(back)(x), plain, strict=True):
+        np.testing.assert_array_equal(got.asnumpy(), want.asnumpy())
+    with pytest.raises(ValueError, match="Danse"):
+        (tmp_path / "gone.mindir").write_bytes(gone.replace(b"opgraft_fallback", b"opgraft_fallbock"))
+        opgraft.load(tmp_path / "gone.mindir")
