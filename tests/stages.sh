@@ -131,8 +131,8 @@ stage_mindspore() {
     printf '%s\n' "$sum" >"$venv/.requirements.sha256"
   fi
   mkdir -p "$BUILD/mindspore"
-  # It writes files of its own into the working directory.
-  (cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" "$venv/bin/python" -m pytest -q -p no:cacheprovider -W ignore \
+  # It writes files of its own into the working directory. OPGRAFT_SLOW: also the tests of more than a minute or a GiB.
+  (cd "$BUILD/mindspore" && OPGRAFT_SLOW="$make" PYTHONPATH="$BUILD/python" "$venv/bin/python" -m pytest -q -p no:cacheprovider -W ignore \
     "$ROOT/tests/mindspore" --junitxml="$RESULTS/mindspore.xml" </dev/null)
 }
 stage_gate() {

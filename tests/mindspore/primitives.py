@@ -1,0 +1,177 @@
+"""What people write in MindSpore, and the primitives it is exported as: rows of (expression, primitives, inputs).
+
+`inputs` takes a size: dimensions that it decides are left open in the second export of a row.
+"""
+
+import importlib.util
+import sys
+
+import numpy as np
+from models import normal
+
+
+def positive(*shape):
+    return np.abs(normal(*shape)) + 0.5
+
+
+def whole(*shape, dtype=np.int32):
+    return np.arange(np.prod(shape), dtype=dtype).reshape(shape) % 7 - 3
+
+
+def one(n):
+    return [normal(n, 4)]
+
+
+def two(n):
+    return [normal(n, 4), normal(n, 4, seed=1)]
+
+
+def cube(n):
+    return [normal(n, 3, 4)]
+
+
+def half(n):
+    return [normal(n, 4).astype(np.float16)]
+
+
+# Of ../shared/mindspore-aot.md's list, in all forms met; MindSpore's C++ inference gives a Depend or an UpdateState to
+# what its views are made of.
+LISTED = [
+    ("x + y", "Add", lambda n: [normal(n, 4), normal(4)]),
+    ("ops.bias_add(x, y)", "BiasAdd", lambda n: [normal(n, 4), normal(4)]),
+    ("ops.BiasAdd()(x, y)", "BiasAdd", lambda n: [normal(n, 4, 2, 3), normal(4)]),
+    ("ops.cat((x, y), -1)", "MakeTuple Concat", two),
+    ("ops.Concat(1)((x, y, x))", "MakeTuple Concat", two),
+    ("ops.depend(x * 2, x + 1)", "Depend Muls", one),
+    ("x / 2.5", "Divs", one),
+    ("x.astype(ms.float16) / 2", "Divs", one),
+    ("ops.erf(x)", "Erf", one),
+    ("ops.LayerNorm(1, 1)(x, y, z)[0]", "LayerNorm TupleGetItem", lambda n: [normal(n, 4), normal(4), normal(4)]),
+    ("ops.LayerNorm(-1, -1, 1e-3)(x, y, z)[1]", "LayerNorm", lambda n: [normal(n, 4), normal(4), normal(4)]),
+    ("self.p * x + self.p", "Load", one),
+    ("ops.MatMul()(x, y)", "MatMul", lambda n: [normal(n, 4), normal(4, 5)]),
+    ("ops.MatMul(transpose_b=True)(x, y)", "MatMul", lambda n: [normal(n, 4), normal(5, 4)]),
+    ("ops.MatMul(transpose_a=True)(x, y)", "MatMul", lambda n: [normal(4, n), normal(4, 5)]),
+    ("ops.matmul(x, y)", "MatMulExt", lambda n: [normal(n, 4), normal(4, 5)]),
+    ("x @ y", "MatMulExt", lambda n: [normal(2, n, 4), normal(4, 5)]),
+    ("mint.matmul(x, y)", "MatMulExt", lambda n: [normal(n, 1, 3, 4), normal(2, 4, 5)]),
+    ("mint.matmul(x, y)", "MatMulExt", lambda n: [normal(n, 4), normal(4)]),
+    ("mint.matmul(x, y)", "MatMulExt", lambda n: [normal(4), normal(4, 5)]),
+    ("mint.matmul(x, y)", "MatMulExt", lambda n: [normal(4), normal(4)]),
+    ("mint.matmul(x, y)", "MatMulExt", lambda n: [normal(4), normal(n, 4, 5)]),
+    ("x * y", "Mul", two),
+    ("x * 2.5", "Muls", one),
+    ("x * 3", "Muls", lambda n: [whole(n, 4)]),
+    ("-x", "Neg", one),
+    ("x.mean()", "ReduceMean", one),
+    ("x.mean((0, 1))", "ReduceMean", cube),
+    ("ops.ReduceMean(keep_dims=True)(x, -1)", "ReduceMean", one),
+    ("x.reshape(-1, 2)", "Reshape", one),
+    ("ops.reshape(x, (2, 6))", "Reshape", lambda n: [normal(3, 4)]),
+    ("x.reshape(x.shape[0], 2, -1)", "Reshape", cube),
+    ("ops.rsqrt(x)", "Rsqrt", lambda n: [positive(n, 4)]),
+    ("ops.silu(x)", "SiLU", one),
+    ("ops.softmax(x)", "Softmax", one),
+    ("ops.Softmax((0,))(x)", "Softmax", one),
+    ("ops.softmax(x, 1, dtype=ms.float32)", "Softmax", half),
+    ("ops.square(x)", "Square", one),
+    ("x[1:, ::2]", "StridedSlice", one),
+    ("x[:, -1]", "StridedSlice", one),
+    ("x[..., :2]", "StridedSlice", cube),
+    ("x[:, None, 1:3]", "StridedSlice", one),
+    ("x.sum()", "SumExt", one),
+    ("x.sum(-1)", "SumExt", one),
+    ("x.sum((0, 2), keepdims=True)", "SumExt", cube),
+    ("mint.sum(x, dim=1, keepdim=True, dtype=ms.float16)", "SumExt", one),
+    ("mint.sum(x, 1, dtype=ms.float32)", "SumExt", half),
+    ("ops.sum(x, dim=0)", "SumExt", lambda n: [whole(n, 4)]),
+    ("ops.sum(x, dim=1, dtype=ms.float32)", "SumExt", lambda n: [whole(n, 4)]),
+    ("ops.tanh(x)", "Tanh", one),
+    ("x.transpose(1, 0, 2)", "Transpose", cube),
+    ("x.T", "Transpose", one),
+    ("ops.split(x, 2, 1)[1]", "Split TupleGetItem", one),
+]
+
+# Beyond it.
+EVERYDAY = [
+    ("x.mean(-1, True)", "ReduceMean", one),
+    ("mint.mean(x, -1, True)", "MeanExt", one),
+    ("mint.mean(x)", "MeanExt", one),
+    ("ops.ReduceSum(keep_dims=True)(x, (0, 1))", "ReduceSum", cube),
+    ("ops.ReduceSum()(x)", "ReduceSum", one),
+    ("x.max()", "Max", one),
+    ("ops.amax(x, -1)", "ReduceMax", one),
+    ("mint.add(x, y)", "", two),
+    ("mint.sub(x, 2.0)", "", one),
+    ("ops.bmm(x, y)", "BatchMatMul", lambda n: [normal(n, 3, 4), normal(n, 4, 5)]),
+    ("mint.bmm(x, y)", "BatchMatMulExt", lambda n: [normal(n, 3, 4), normal(n, 4, 5)]),
+    ("mint.nn.functional.linear(x, y, z)", "Dense", lambda n: [normal(n, 4), normal(5, 4), normal(5)]),
+    ("mint.nn.functional.linear(x, y)", "Dense", lambda n: [normal(n, 4), normal(5, 4)]),
+    ("mint.nn.functional.silu(x)", "SiLU", one),
+    ("ops.gelu(x)", "Erf", one),
+    ("ops.gelu(x, approximate='tanh')", "GeLU", one),
+    ("ops.pow(x, 2.0)", "Pow", one),
+    ("mint.pow(x, 3)", "PowTensorScalar", one),
+    ("ops.pow(x, y)", "Pow", lambda n: [positive(n, 4), normal(n, 4)]),
+    ("ops.exp(x)", "Exp", one),
+    ("ops.sigmoid(x)", "Sigmoid", one),
+    ("mint.cat((x, y), 0)", "Concat", two),
+    ("mint.chunk(x, 2, 1)[1]", "ChunkView", one),
+    ("ops.where(x > 0, x, y)", "Select", two),
+    ("ops.where(x < y, x, 0.5)", "Select", two),
+    ("x.masked_fill(x > 0, -1.0)", "MaskedFillScalar", one),
+    ("x[y]", "LessScalar Gather", lambda n: [normal(3, 4), np.array([0, -1] * n, np.int32)]),
+    ("ops.gather(x, y, -1)", "Gather", lambda n: [normal(n, 4), np.array([[0, 2]], np.int64)]),
+    ("x.expand_dims(1)", "ExpandDims", one),
+    ("mint.unsqueeze(x, 0)", "ExpandDimsView", one),
+    ("x.squeeze(1)", "Squeeze", lambda n: [normal(n, 1, 4)]),
+    ("ops.squeeze(x)", "Squeeze", lambda n: [normal(1, 3, 1)]),
+    ("ops.broadcast_to(x, (2, -1, 4))", "BroadcastTo", one),
+    ("mint.broadcast_to(x, (2, 3, 4))", "BroadcastToView", lambda n: [normal(3, 4)]),
+    ("ops.tile(x, (2, 1))", "Tile", one),
+    ("mint.permute(x, (1, 0))", "TransposeView", one),
+    ("x.view(2, 6)", "Reshape", lambda n: [normal(3, 4)]),
+    ("x.astype(ms.int32)", "Cast", one),
+]
+
+# Refused: the primitive, and the message where it is known.
+REFUSED = [
+    ("1.5 / x", "Reciprocal", one),
+    ("ops.log(x)", "Log", lambda n: [positive(n, 4)]),
+    ("ops.abs(x)", "Abs", one),
+    ("ops.sin(x)", "Sin", one),
+    ("ops.clamp(x, -1.0, 1.0)", "ClampScalar", one),
+    ("x.max(axis=-1)", "ArgMaxWithValue", one),
+    ("mint.max(x, 1)[0]", "MaxDim", one),
+    ("ops.amin(x, -1)", "ReduceMin", one),
+    ("mint.nn.functional.log_softmax(x, -1)", "LogSoftmaxExt", one),
+    ("mint.split(x, 2, 1)[1]", "SplitTensorView", one),
+    ("ops.stack((x, y), 1)", "Stack", two),
+    ("ops.where(x != y, x, 0.5)", "NotEqual", two),
+    ("ops.where(x >= y, x, 0.5)", "GreaterEqual", two),
+    ("mint.flatten(x, 1)", "FlattenExt", cube),
+    ("mint.transpose(x, 0, 1)", "TransposeExtView", one),
+    ("x.astype(ms.float16) * y", "Mul", two),  # in MindSpore the kernel promotes
+    ("mint.add(x, y, alpha=2)", "AddExt", two),
+    ("mint.mean(x, 1, dtype=ms.float32)", "MeanExt", half),
+]
+
+
+def cells(folder, rows):
+    """A Cell class of each row; MindSpore reads their source."""
+    text = ["import mindspore as ms", "from mindspore import Parameter, Tensor, mint, nn, ops"]
+    for i, (expression, _, inputs) in enumerate(rows):
+        text += [
+            f"class Net{i}(nn.Cell):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        self.p = Parameter(Tensor([1.0, -2.0, 0.5, 3.0], ms.float32), name='p')",
+            f"    def construct(self, {', '.join('xyz'[: len(inputs(3))])}):",
+            f"        return {expression}",
+        ]
+    (folder / "nets.py").write_text("\n".join(text))
+    spec = importlib.util.spec_from_file_location("nets", folder / "nets.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["nets"] = module  # where MindSpore looks
+    spec.loader.exec_module(module)
+    return [getattr(module, f"Net{i}") for i in range(len(rows))]
