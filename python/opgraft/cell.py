@@ -235,7 +235,8 @@ class Cell:
     def get_parameters(self):
         return list(self.parameters_dict().values())
 
-    trainable_params = get_parameters
+    def trainable_params(self):
+        return [p for p in self.get_parameters() if p.requires_grad]
 
     def set_train(self, mode=True):
         if mode:

@@ -101,6 +101,7 @@ def test_initial_values():
         assert 0.8 * limit < drawn.max() <= limit
     net = nn.Conv2d(3, 4, 2, has_bias=True, dtype=opgraft.float16)
     assert net.weight.dtype == net.bias.dtype == np.float16
+    assert [p.name for p in nn.BatchNorm2d(3).trainable_params()] == ["gamma", "beta"]
     assert [p.requires_grad for p in nn.BatchNorm2d(3, affine=False).get_parameters()] == [False] * 4
 
 
@@ -202,6 +203,20 @@ def test_a_residual_that_broadcasts_stays_outside():
     assert "swapped 1, left 1" in str(report)
     assert "Add does not fit FusedConv2D@1.0.0: residual.shape must equal the convolution's" in str(report)
     np.testing.assert_allclose(net(x, y).asnumpy(), want, rtol=0, atol=4 * 2.0**-24 * np.abs(want).max())
+
+
+def test_a_bias_along_the_width_stays_outside():
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.bias = nn.Conv2d(3, 4, 3), opgraft.Parameter(normal(4))
+
+        def construct(self, x):
+            return ops.primitive("BiasAdd", self.conv(x), self.bias, data_format="NHWC")
+
+    net, x = Net(), normal(1, 3, 4, 4)
+    report = rewrite.substitute(net, prove=(x,))
+    assert not report.swapped, str(report)
 
 
 def test_an_open_batch_and_open_sizes():

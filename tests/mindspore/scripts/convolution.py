@@ -45,6 +45,7 @@ for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
     ms.set_context(mode=mode)
     print(net(x).shape, net(x).asnumpy())
 print([(p.name, p.shape, p.requires_grad) for p in net.get_parameters()])
+print([p.name for p in net.trainable_params()])
 ms.set_context(mode=ms.PYNATIVE_MODE)
 y, kernel = Tensor(rng.standard_normal((1, 2, 6, 7)).astype(np.float32)), rng.standard_normal((4, 1, 3, 3))
 kernel = Tensor(kernel.astype(np.float32))
