@@ -33,17 +33,17 @@ static void warn_once(const std::string &line) {
 
 std::vector<Rule> rules_of(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
-  // ones, so that a fused op is built up from what is already fused.
+  // ones, so that a fused op is built up from what is already fused. Before all of them those that merely spell
+  // another primitive as one that patterns are made of: MatMul for MatMulExt.
   struct Sized {
     Rule rule;
-    size_t level, size;
+    std::string op;
+    std::vector<std::string> calls;
+    size_t size, level = 0;
   };
   std::vector<Sized> all;
-  std::set<std::string> grafts;
-  auto ops = registry.list();
-  for (auto &op : ops)
-    if (!op->manifest.replaces.empty()) grafts.insert(op->name());
-  for (auto &op : ops) {
+  std::set<std::string> grafts, fusing, called;
+  for (auto &op : registry.list()) {
     if (registry.resolve(op->name()) != op) continue;  // an older version
     for (auto &program : op->manifest.replaces) {
       Pattern p;
@@ -53,10 +53,20 @@ std::vector<Rule> rules_of(const Registry &registry) {
         warn_once(fmt::format("opgraft: {}: left out: {}", op->path, e.what()));
         continue;
       }
-      size_t level = 0;
-      for (auto &c : p.calls) level += grafts.count(c.op);
-      all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, level, p.calls.size()});
+      all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, p.calls.size()});
+      for (auto &c : p.calls) {
+        all.back().calls.push_back(c.op);
+        if (c.op != op->name()) called.insert(c.op);
+      }
+      grafts.insert(op->name());
+      if (p.calls.size() > 1) fusing.insert(op->name());
     }
+  }
+  auto spells = [&](const std::string &op) { return called.count(op) && grafts.count(op) && !fusing.count(op); };
+  for (auto &s : all) {
+    if (spells(s.op)) continue;
+    s.level = 1;
+    for (auto &c : s.calls) s.level += grafts.count(c) && !spells(c);
   }
   std::stable_sort(all.begin(), all.end(),
                    [](auto &a, auto &b) { return a.level != b.level ? a.level < b.level : a.size > b.size; });

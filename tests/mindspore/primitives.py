@@ -34,8 +34,7 @@ def half(n):
     return [normal(n, 4).astype(np.float16)]
 
 
-# Of ../shared/mindspore-aot.md's list, in all forms met; MindSpore's C++ inference gives a Depend or an UpdateState to
-# what its views are made of.
+# What small exports are made of, in all forms met.
 LISTED = [
     ("x + y", "Add", lambda n: [normal(n, 4), normal(4)]),
     ("ops.bias_add(x, y)", "BiasAdd", lambda n: [normal(n, 4), normal(4)]),
@@ -123,7 +122,7 @@ EVERYDAY = [
     ("x[y]", "LessScalar Gather", lambda n: [normal(3, 4), np.array([0, -1] * n, np.int32)]),
     ("ops.gather(x, y, -1)", "Gather", lambda n: [normal(n, 4), np.array([[0, 2]], np.int64)]),
     ("x.expand_dims(1)", "ExpandDims", one),
-    ("mint.unsqueeze(x, 0)", "ExpandDimsView", one),
+    ("mint.unsqueeze(x, 0)", "ExpandDimsView UpdateState Depend", one),
     ("x.squeeze(1)", "Squeeze", lambda n: [normal(n, 1, 4)]),
     ("ops.squeeze(x)", "Squeeze", lambda n: [normal(1, 3, 1)]),
     ("ops.broadcast_to(x, (2, -1, 4))", "BroadcastTo", one),
