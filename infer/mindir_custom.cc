@@ -121,8 +121,8 @@ CustomNode find_custom(const Registry &registry, const Literals &attrs, const st
   std::vector<ManifestAttr> declared;
   for (auto &[name, literal] : attrs) {
     AttrValue v;
-    if (name == "func_name" || name == "func_type" || name == "path_from_env" || (name.starts_with("opgraft_") && name != "opgraft_outputs") ||
-        !any_attr(literal, v))
+    if (name == "func_name" || name == "func_type" || name == "path_from_env" ||
+        (name.starts_with("opgraft_") && name != "opgraft_outputs") || !any_attr(literal, v))
       continue;
     bool ours = name == "out_shape" || name == "out_dtype" || name == "opgraft_outputs";
     if (ours && attr_kind(v) != (name == "opgraft_outputs" ? OPGRAFT_ATTR_INT : OPGRAFT_ATTR_STRING)) continue;
