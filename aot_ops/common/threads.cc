@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
-#include <utility>
 
 namespace {
 
@@ -47,8 +46,8 @@ struct Pool {
     }
   }
 
-  void serve(int32_t worker) {
-    uint32_t seen = generation.load(std::memory_order_acquire);
+  // `seen`: the loops before it was started; the one that started it is the first it joins.
+  void serve(int32_t worker, uint32_t seen) {
     for (;;) {
       for (int i = 0; i < kSpins && generation.load(std::memory_order_acquire) == seen; ++i) pause();
       while (generation.load(std::memory_order_acquire) == seen) {
@@ -67,11 +66,16 @@ struct Pool {
   void start(int32_t threads) {
     for (; started < threads; ++started) {
       pthread_t t;
-      auto *argument = new std::pair<Pool *, int32_t>(this, started);
+      struct Start {
+        Pool *pool;
+        int32_t worker;
+        uint32_t seen;
+      };
+      auto *argument = new Start{this, started, generation.load()};
       auto run = [](void *p) -> void * {
-        auto a = *static_cast<std::pair<Pool *, int32_t> *>(p);
-        delete static_cast<std::pair<Pool *, int32_t> *>(p);
-        a.first->serve(a.second);
+        const Start a = *static_cast<Start *>(p);
+        delete static_cast<Start *>(p);
+        a.pool->serve(a.worker, a.seen);
         return nullptr;
       };
       if (pthread_create(&t, nullptr, run, argument) != 0) {

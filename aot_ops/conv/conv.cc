@@ -188,10 +188,11 @@ template <Form form> Conv problem(const Context &c, float *constants) {
   return g;
 }
 
-// Widened weights, where they do not come packed, then scale and shift, then scratch by thread.
+// Widened weights, where they do not come packed, then scale and shift, then scratch by thread: of few units, too, any
+// thread may take one.
 uint64_t total_floats(const Conv &g, bool packed, int64_t threads) {
   const uint64_t a = g.depthwise() || packed ? 0 : (weights(g).a_floats() + 15) / 16 * 16;
-  return a + uint64_t(constant_floats(g) + std::clamp<int64_t>(units(g), 1, threads) * scratch_floats(g));
+  return a + uint64_t(constant_floats(g) + (units(g) > 1 ? threads : 1) * scratch_floats(g));
 }
 
 uint64_t Workspace(InferContext &c) {
