@@ -31,8 +31,8 @@ class LayerNorm(nn.Cell):
         self.epsilon = epsilon
 
     def construct(self, x):
-        centred = x - ops.mean(x, -1, keep_dims=True)
-        variance = ops.mean(centred * centred, -1, keep_dims=True)
+        centred = x - ops.mean(x, -1, keepdim=True)
+        variance = ops.mean(centred * centred, -1, keepdim=True)
         return centred * ops.rsqrt(variance + self.epsilon) * self.weight + self.bias
 
 
@@ -90,7 +90,7 @@ class MiniLM(nn.Cell):
             x = layer(x, hidden)
         weight = kept.expand_dims(-1)
         pooled = ops.sum(x * weight, 1) / ops.sum(weight, 1)
-        return pooled * ops.rsqrt(ops.sum(pooled * pooled, -1, keep_dims=True))
+        return pooled * ops.rsqrt(ops.sum(pooled * pooled, -1, keepdim=True))
 
 
 def file_name(name):

@@ -50,13 +50,13 @@ def _read_ckpt(path, crc_check):
         raise ValueError(f"load_checkpoint: {path}: a name or text is no Unicode: {e}") from None
 
 
-def load_checkpoint(file_name, net=None, *, format=None, crc_check=False) -> dict:
+def load_checkpoint(ckpt_file_name, net=None, *, format=None, crc_check=False) -> dict:
     """Parameters by name from a .ckpt, .safetensors or .npz file; put into the Cell `net` where one is given.
 
     A .ckpt is MindSpore's: texts in it (append_dict) are str; its CRC, where it has one, is always checked, and
     crc_check warns where there is none. Raises ValueError for a damaged or encrypted file.
     """
-    path = pathlib.Path(file_name)
+    path = pathlib.Path(ckpt_file_name)
     _check_format("load_checkpoint", path, format)
     if path.suffix in (".safetensors", ".ckpt") and not path.is_file():
         raise FileNotFoundError(f"load_checkpoint: {path}: no such file")
@@ -99,14 +99,14 @@ def _to_save(save_obj, append_dict):
     return {k: v if isinstance(v, str) else array(v) for k, v in values.items()}
 
 
-def save_checkpoint(save_obj, file_name, *, append_dict=None, crc_check=False, format=None):
+def save_checkpoint(save_obj, ckpt_file_name, *, append_dict=None, crc_check=False, format=None):
     """Writes a Cell's parameters, a dict of arrays, or a list of dicts with name and data, to a .ckpt (which MindSpore
     reads), .safetensors or .npz.
 
     append_dict has more to be saved: numbers, arrays and, in a .ckpt, texts. crc_check puts a CRC-32 at the end of a
     .ckpt.
     """
-    path = pathlib.Path(file_name)
+    path = pathlib.Path(ckpt_file_name)
     _check_format("save_checkpoint", path, format)
     arrays = _to_save(save_obj, append_dict)
     texts = [k for k, v in arrays.items() if isinstance(v, str)]
@@ -127,9 +127,9 @@ def save_checkpoint(save_obj, file_name, *, append_dict=None, crc_check=False, f
         raise ValueError(f"save_checkpoint: {path} must end in .ckpt, .safetensors or .npz")
 
 
-def load_param_into_net(net, parameters, strict_load=False):
+def load_param_into_net(net, parameter_dict, strict_load=False):
     """Puts parameters by name into a Cell. Returns (not loaded, not used)."""
-    if not isinstance(parameters, dict):
-        raise TypeError(f"load_param_into_net: parameters must be a dict, got {type(parameters).__name__}")
-    missing = [n for n in net.parameters_dict() if n not in parameters]
-    return missing, net.load_parameters(parameters, strict=strict_load)
+    if not isinstance(parameter_dict, dict):
+        raise TypeError(f"load_param_into_net: parameter_dict must be a dict, got {type(parameter_dict).__name__}")
+    missing = [n for n in net.parameters_dict() if n not in parameter_dict]
+    return missing, net.load_parameters(parameter_dict, strict=strict_load)

@@ -25,10 +25,10 @@ def set_context(mode=None, device_target=None, runtime_num_threads=None):
         _core.set_threads(runtime_num_threads)
 
 
-def get_context(key):
-    if key not in _state:
-        raise ValueError(f"get_context: key must be one of {', '.join(_state)}, got {key!r}")
-    return _state[key]
+def get_context(attr_key):
+    if attr_key not in _state:
+        raise ValueError(f"get_context: attr_key must be one of {', '.join(_state)}, got {attr_key!r}")
+    return _state[attr_key]
 
 
 def graph_mode() -> bool:

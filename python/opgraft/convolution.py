@@ -10,7 +10,7 @@ from .cell import Cell
 from .tensor import Parameter, Tensor
 
 
-def _initial(name, argument, init, shape, dtype, fan=(1, 1)):
+def initial(name, argument, init, shape, dtype, fan=(1, 1)):
     """A Parameter as `init` says: a Tensor, a number or the name of one of MindSpore's initializers.
 
     fan: (fan_in, fan_out) of what scales with them.
@@ -63,11 +63,11 @@ class Conv2d(Cell):
         fan, limit = (fan_in, out_channels * taps), fan_in**-0.5  # HeUniform(sqrt(5)), as MindSpore's default
         rng, shape = np.random.default_rng(0), (out_channels, in_channels // group, *self.kernel_size)
         drawn = rng.uniform(-limit, limit, shape) if weight_init is None else weight_init
-        self.weight = _initial("Conv2d", "weight_init", drawn, shape, dtype, fan)
+        self.weight = initial("Conv2d", "weight_init", drawn, shape, dtype, fan)
         self.bias = None
         if has_bias:
             drawn = rng.uniform(-limit, limit, out_channels) if bias_init is None else bias_init
-            self.bias = _initial("Conv2d", "bias_init", drawn, (out_channels,), dtype)
+            self.bias = initial("Conv2d", "bias_init", drawn, (out_channels,), dtype)
 
     def construct(self, x):
         y = self.conv2d(x, self.weight)
@@ -98,7 +98,7 @@ class BatchNorm2d(Cell):
             ("moving_mean", moving_mean_init, False), ("moving_variance", moving_var_init, False),
             ("gamma", gamma_init, affine), ("beta", beta_init, affine),
         ]:  # fmt: skip
-            parameter = _initial("BatchNorm2d", f"{name} initializer", init, (num_features,), dtype)
+            parameter = initial("BatchNorm2d", f"{name} initializer", init, (num_features,), dtype)
             parameter.requires_grad = trained
             setattr(self, name, parameter)
         self.bn_infer = windows.BatchNorm(epsilon=eps)

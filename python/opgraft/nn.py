@@ -11,19 +11,21 @@ from .convolution import Conv2d as Conv2d
 from .convolution import Flatten as Flatten
 from .convolution import MaxPool2d as MaxPool2d
 from .convolution import ReLU6 as ReLU6
+from .convolution import initial as _initial
 from .dtype import float32
 from .program import Program
 from .tensor import Parameter, Tensor
 
 
 def _normal(shape, scale):
-    return Parameter((np.random.default_rng(0).standard_normal(shape) * scale).astype(float32))
+    return np.random.default_rng(0).standard_normal(shape) * scale
 
 
 class Dense(Cell):
-    """y = x W^T + b; weight is (out_channels, in_channels)."""
+    """y = x W^T + b; weight is (out_channels, in_channels), by default normal numbers of variance 1 / in_channels."""
 
-    def __init__(self, in_channels, out_channels, has_bias=True, activation=None):
+    def __init__(self, in_channels, out_channels, weight_init=None, bias_init=None, has_bias=True, activation=None,
+                 dtype=float32):  # fmt: skip
         super().__init__()
         for name, value in ("in_channels", in_channels), ("out_channels", out_channels):
             if not isinstance(value, int) or value < 1:
@@ -32,9 +34,12 @@ class Dense(Cell):
         if isinstance(activation, str) and activation not in named:
             raise ValueError(f"Dense: activation must be a Cell or one of {', '.join(named)}, got {activation!r}")
         self.in_channels, self.out_channels, self.has_bias = in_channels, out_channels, has_bias
-        self.weight = _normal((out_channels, in_channels), in_channels**-0.5)
+        shape = (out_channels, in_channels)
+        drawn = _normal(shape, in_channels**-0.5) if weight_init is None else weight_init
+        self.weight = _initial("Dense", "weight_init", drawn, shape, dtype, (in_channels, out_channels))
         if has_bias:
-            self.bias = Parameter(np.zeros(out_channels, float32))
+            drawn = "zeros" if bias_init is None else bias_init
+            self.bias = _initial("Dense", "bias_init", drawn, (out_channels,), dtype)
         self.activation = named[activation]() if isinstance(activation, str) else activation
 
     def construct(self, x):
@@ -45,11 +50,23 @@ class Dense(Cell):
 
 
 class Embedding(Cell):
-    """Rows of embedding_table (vocab_size, embedding_size) at integer indices."""
+    """Rows of embedding_table (vocab_size, embedding_size) at integer indices; row padding_idx begins as zeros.
 
-    def __init__(self, vocab_size, embedding_size):
+    use_one_hot is how MindSpore may compute it; the rows are the same.
+    """
+
+    def __init__(self, vocab_size, embedding_size, use_one_hot=False, embedding_table=None, dtype=float32,
+                 padding_idx=None):  # fmt: skip
         super().__init__()
-        self.embedding_table = _normal((vocab_size, embedding_size), 0.02)
+        shape = (vocab_size, embedding_size)
+        drawn = _normal(shape, 0.02) if embedding_table is None else embedding_table
+        self.embedding_table = _initial("Embedding", "embedding_table", drawn, shape, dtype)
+        if padding_idx is not None:
+            if not 0 <= padding_idx < vocab_size:
+                raise ValueError(f"Embedding: padding_idx must be in [0, {vocab_size}), got {padding_idx}")
+            table = self.embedding_table.asnumpy().copy()
+            table[padding_idx] = 0
+            self.embedding_table = Parameter(table)
 
     def construct(self, indices):
         return ops.gather(self.embedding_table, indices)
@@ -58,15 +75,16 @@ class Embedding(Cell):
 class LayerNorm(Cell):
     """Normalises over the last dimensions, of shape normalized_shape; parameters gamma and beta."""
 
-    def __init__(self, normalized_shape, begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-7):
+    def __init__(self, normalized_shape, begin_norm_axis=-1, begin_params_axis=-1, gamma_init="ones",
+                 beta_init="zeros", epsilon=1e-7, dtype=float32):  # fmt: skip
         super().__init__()
         shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
         self.begin_norm_axis, self.epsilon = begin_norm_axis, epsilon
-        self.gamma = Parameter(np.ones(shape, float32))
-        self.beta = Parameter(np.zeros(shape, float32))
+        self.gamma = _initial("LayerNorm", "gamma_init", gamma_init, shape, dtype)
+        self.beta = _initial("LayerNorm", "beta_init", beta_init, shape, dtype)
 
     def construct(self, x):
-        return ops.layer_norm(x, self.gamma, self.beta, self.begin_norm_axis, self.epsilon)
+        return ops._layer_norm(x, self.gamma, self.beta, self.begin_norm_axis, self.epsilon)
 
 
 class GELU(Cell):
@@ -93,7 +111,7 @@ class ReLU(Cell):
 class Dropout(Cell):
     """The identity: opgraft runs inference."""
 
-    def __init__(self, keep_prob=0.5, p=None):
+    def __init__(self, keep_prob=0.5, p=None, dtype=float32):
         super().__init__()
         self.keep_prob, self.p = keep_prob, p
 

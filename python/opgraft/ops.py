@@ -1,7 +1,10 @@
 """Primitives by MindSpore's names, as functions; and ops.Custom, an operator from a shared object."""
 
+import builtins
 import functools
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from . import dtype as dt
 from . import windows as _windows
@@ -14,6 +17,7 @@ from .primitive import tensor as _tensor
 from .tensor import Tensor
 
 __all__ = ["Custom", "CustomRegOp", "DataType", "primitive"]
+_MOST_OUTPUTS = 64  # of one node
 
 
 if TYPE_CHECKING:  # made from tables below
@@ -109,21 +113,31 @@ def bias_add(x, bias):
 
 
 @_export
-def softmax(x, axis=-1):
-    x = _tensor(x, "softmax: x")
+def softmax(x, axis=-1, *, dtype=None):
+    """Softmax along axis; of x as dtype, where that is given."""
+    x = _tensor(x, "softmax: x") if dtype is None else cast(x, dtype)
     _, _, attrs = _signature("Softmax")
     return primitive("Softmax", x, axis=[axis] if isinstance(attrs.get("axis"), list) else axis)
 
 
-@_export
-def layer_norm(x, weight, bias, begin_norm_axis=-1, epsilon=1e-5):
-    """LayerNorm over the dimensions from begin_norm_axis on."""
+def _layer_norm(x, weight, bias, begin_norm_axis, epsilon):
     _, _, attrs = _signature("LayerNorm")
     params = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_norm_axis, "epsilon": epsilon}
     out = primitive(
         "LayerNorm", _tensor(x, "layer_norm: x"), weight, bias, **{k: v for k, v in params.items() if k in attrs}
     )
     return out[0] if isinstance(out, tuple) else out
+
+
+@_export
+def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
+    """LayerNorm over the last dimensions, of shape normalized_shape; weight and bias have it, too (None: 1 and 0)."""
+    x, shape = _tensor(x, "layer_norm: x"), tuple(normalized_shape)
+    if not shape or tuple(x.shape[-len(shape) :]) != shape:
+        raise ValueError(f"layer_norm: normalized_shape must be x's last dimensions, got {shape} for shape {x.shape}")
+    weight = Tensor(np.ones(shape, x.dtype)) if weight is None else weight
+    bias = Tensor(np.zeros(shape, x.dtype)) if bias is None else bias
+    return _layer_norm(x, weight, bias, -len(shape), eps)
 
 
 def _reduce(op, x, axis, keep_dims):
@@ -139,13 +153,20 @@ def mean(x, axis=None, keep_dims=False):
 
 
 @_export
-def sum(x, axis=None, keep_dims=False):  # noqa: A001
+def reduce_sum(x, axis=None, keep_dims=False):
     """ReduceSum; axis None: over all dimensions."""
     return _reduce("ReduceSum", x, axis, keep_dims)
 
 
-reduce_mean, reduce_sum = mean, sum
-__all__ += ["reduce_mean", "reduce_sum"]
+@_export
+def sum(x, dim=None, keepdim=False, *, dtype=None):  # noqa: A001
+    """The sum over dim (None: all dimensions), in dtype; without it integers and bool are added as int64."""
+    x = _tensor(x, "sum: x")
+    return reduce_sum(cast(x, dtype or (dt.int64 if x.dtype.kind in "iub" else x.dtype)), dim, keepdim)
+
+
+reduce_mean = mean
+__all__ += ["reduce_mean"]
 
 
 def _shape(shape):
@@ -200,11 +221,39 @@ def concat(tensors, axis=0):
     return primitive("Concat", *[_tensor(t, "concat: tensors") for t in tensors], axis=axis)
 
 
-@_export
-def split(x, output_num, axis=0):
-    """output_num equal parts along axis, as a tuple."""
+def _split(x, axis=0, output_num=1):
     out = primitive("Split", _tensor(x, "split: x"), axis=axis, output_num=output_num)
     return out if isinstance(out, tuple) else (out,)
+
+
+@_export
+def split(x, split_size_or_sections, axis=0):
+    """Parts of x along axis, as a tuple: of this size each, the last of what is left; or of the sizes given."""
+    x, sizes = _tensor(x, "split: x"), split_size_or_sections
+    if not -len(x.shape) <= axis < len(x.shape):
+        raise ValueError(f"split: axis must be within the {len(x.shape)} dimensions of x, got {axis}")
+    axis %= len(x.shape)
+    total = x.shape[axis]
+    if isinstance(sizes, int):
+        if sizes < 1:
+            raise ValueError(f"split: split_size_or_sections must be at least 1, got {sizes}")
+        if not isinstance(total, int):
+            raise ValueError(f"split: dimension {axis} is open: split_size_or_sections must be a list, got {sizes}")
+        sizes = [sizes] * (total // sizes) + [total % sizes] * (total % sizes > 0 or total == 0)
+    sizes = list(sizes)
+    if any(not isinstance(n, int) or n < 0 for n in sizes) or (isinstance(total, int) and builtins.sum(sizes) != total):
+        raise ValueError(f"split: split_size_or_sections must add up to {total}, dimension {axis} of x, got {sizes}")
+    if len(sizes) == 1:
+        return (x,)
+    if len(set(sizes)) == 1 and len(sizes) <= _MOST_OUTPUTS:
+        return _split(x, axis, len(sizes))
+    begin, end, rest = [0] * len(x.shape), [0] * len(x.shape), (1 << len(x.shape)) - 1 - (1 << axis)
+    parts = []
+    for n in sizes:
+        end[axis] = begin[axis] + n
+        parts.append(strided_slice(x, begin, end, [1] * len(x.shape), rest, rest))
+        begin[axis] = end[axis]
+    return tuple(parts)
 
 
 @_export
@@ -289,12 +338,12 @@ for _name, _f, *_arguments in [
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
     ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add), ("Softmax", softmax, "axis"),
     ("ReduceMean", lambda x, axis=None, keep_dims=False: mean(x, axis, keep_dims), "keep_dims"),
-    ("ReduceSum", lambda x, axis=None, keep_dims=False: sum(x, axis, keep_dims), "keep_dims"),
+    ("ReduceSum", lambda x, axis=None, keep_dims=False: reduce_sum(x, axis, keep_dims), "keep_dims"),
     ("Reshape", reshape), ("Transpose", transpose), ("ExpandDims", expand_dims), ("Squeeze", squeeze, "axis"),
     ("Gather", gather), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile),
     ("BroadcastTo", broadcast_to, "shape"), ("Select", select), ("StridedSlice", strided_slice), ("Neg", neg),
     ("Square", square), ("ReLU6", relu6), ("Flatten", flatten),
-    ("Split", lambda x, axis=0, output_num=1: split(x, output_num, axis), "axis", "output_num"),
+    ("Split", _split, "axis", "output_num"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)
     __all__.append(_name)

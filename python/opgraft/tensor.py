@@ -212,11 +212,11 @@ class Parameter(Tensor):
             owner._invalidate()
 
 
-def from_dlpack(source) -> Tensor:
+def from_dlpack(dlpack) -> Tensor:
     """A tensor over another library's memory (NumPy, torch, …), without a copy. Only of the CPU's memory."""
-    if not hasattr(source, "__dlpack__"):
-        raise TypeError(f"from_dlpack: source must have __dlpack__, got {type(source).__name__}")
-    capsule = _Capsule(source)
+    if not hasattr(dlpack, "__dlpack__"):
+        raise TypeError(f"from_dlpack: dlpack must have __dlpack__, got {type(dlpack).__name__}")
+    capsule = _Capsule(dlpack)
     array = np.from_dlpack(capsule)
     return Tensor(array.view(bfloat16) if capsule.bfloat16 else array)
 

@@ -204,9 +204,16 @@ def batch_norm(input_x, running_mean, running_var, weight, bias, training=False,
     return BatchNorm(training, eps, momentum)(input_x, weight, bias, running_mean, running_var)[0]
 
 
-def avg_pool2d(input_x, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"):
-    """The mean of each window."""
-    return AvgPool(kernel_size, strides, pad_mode, data_format)(input_x)
+def avg_pool2d(input_x, kernel_size=1, stride=1, padding=0, ceil_mode=False, count_include_pad=True,
+               divisor_override=0):  # fmt: skip
+    """The mean of each window of x (N, C, H, W); padding: one number, or those of top, bottom, left and right."""
+    kernel, step = pair("avg_pool2d", "kernel_size", kernel_size), pair("avg_pool2d", "stride", stride)
+    pads = numbers("avg_pool2d", "padding", padding, 4, 0)
+    if not any(pads) and not ceil_mode and not divisor_override:
+        return AvgPool(kernel, step)(input_x)
+    pool = AvgPool3D((1, *kernel), (1, *step), "pad", (0, 0, *pads), ceil_mode, count_include_pad, divisor_override)
+    x = primitive("ExpandDims", _tensor(input_x, "avg_pool2d: input_x"), axis=2)
+    return primitive("Squeeze", pool(x), axis=[2])
 
 
 def flatten(input, order="C", *, start_dim=1, end_dim=-1):  # noqa: A002

@@ -57,6 +57,15 @@ def doctor(file, *more, **env):
     return done.returncode, done.stdout.strip().splitlines()[-1]
 
 
+def optimize(*args, rc=0):
+    """What `opgraft optimize` says on stderr."""
+    done = subprocess.run(
+        [sys.executable, "-m", "opgraft", "optimize", *map(str, args)], capture_output=True, text=True
+    )
+    assert done.returncode == rc, done.stderr
+    return done.stderr
+
+
 def close(got, want, rtol=1e-5):
     """Two float32 implementations of one model: |got - want| <= rtol of the element and of the largest one.
 

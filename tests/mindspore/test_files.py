@@ -11,7 +11,7 @@ import mindspore as ms
 import numpy as np
 import opgraft
 import pytest
-from helpers import close
+from helpers import close, optimize
 from mindspore import Parameter, Tensor
 from mindspore.train import mind_ir_pb2
 from models import MODELS, normal
@@ -31,14 +31,6 @@ def exported(name, folder):
     net, given = make(), [Tensor(a) for a in inputs(*sizes[0])]
     ms.export(net, *(placeholders or given), file_name=str(folder / "net"), file_format="MINDIR")
     return folder / "net.mindir", inputs(*sizes[0]), net(*given).asnumpy()
-
-
-def optimize(*args, rc=0):
-    done = subprocess.run(
-        [sys.executable, "-m", "opgraft", "optimize", *map(str, args)], capture_output=True, text=True
-    )
-    assert done.returncode == rc, done.stderr
-    return done.stderr
 
 
 def read(file):

@@ -57,7 +57,7 @@ def test_many_inputs_and_outputs():
     rows = np.arange(65 * 64, dtype=np.float32)
     parts = ops.Custom.from_op("Split", axis=0, output_num=64)(rows)
     np.testing.assert_array_equal(np.concatenate(parts), rows)
-    for f in (lambda: ops.Custom.from_op("Split", axis=0, output_num=65)(rows), lambda: ops.split(rows, 65)):
+    for f in (lambda: ops.Custom.from_op("Split", axis=0, output_num=65)(rows), lambda: ops.Split(0, 65)(rows)):
         with pytest.raises(ValueError, match="Split: has more than 64 outputs"):
             f()
 

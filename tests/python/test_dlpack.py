@@ -35,7 +35,7 @@ def test_bfloat16_between_tensors():
 
 
 def test_refusals():
-    with pytest.raises(TypeError, match="from_dlpack: source must have __dlpack__, got list"):
+    with pytest.raises(TypeError, match="from_dlpack: dlpack must have __dlpack__, got list"):
         from_dlpack([1.0])
     with pytest.raises(ValueError, match="the value is not known while a graph is traced"):
         np.from_dlpack(Tensor(shape=[2], dtype="float32"))

@@ -23,12 +23,12 @@ SHAPES = [
     (lambda: T.reshape(4, 2), "Reshape: shape (4, 2) must hold the 6 elements of x.shape (2, 3), it holds 8"),
     (lambda: T.transpose(0, 0), "Transpose: perm must be a permutation of x's 2 dimensions, got (0, 0)"),
     (lambda: ops.concat([T, ones(3, 3)], 1), "Concat: x1.shape must equal x0.shape (2, 3) but for axis 1, got (3, 3)"),
-    (lambda: ops.split(T, 2, 1), "Split: dimension 1 of size 3 does not divide into 2 parts"),
+    (lambda: ops.Split(1, 2)(T), "Split: dimension 1 of size 3 does not divide into 2 parts"),
     (lambda: ops.gather(T, np.array([7])), "Gather: indices[0] is 7, outside [0, 2)"),
     (lambda: nn.Embedding(4, 2)(np.array([9])), "Gather: indices[0] is 9, outside [0, 4)"),
     (lambda: ops.squeeze(T, 0), "Squeeze: dimension 0 must be 1, got 2"),
     (lambda: ops.expand_dims(T, 9), "ExpandDims: axis must be in [-3, 3), got 9"),
-    (lambda: ops.layer_norm(T, ones(4), ones(3)), "LayerNorm: gamma.shape must be (3,), got (4,)"),
+    (lambda: ops.layer_norm(T, (3,), ones(4), ones(3)), "LayerNorm: gamma.shape must be (3,), got (4,)"),
     (lambda: ops.mean(T, 4), "ReduceMean: axis must be in [-2, 2), got 4"),
     (lambda: ops.broadcast_to(T, (3, 3)), "BroadcastTo: x.shape (2, 3) does not broadcast to (3, 3)"),
     (lambda: ops.Custom.from_op("SwiGLU")(X, ones(2, 4)), "SwiGLU: gate.shape must equal x.shape (2, 3), got (2, 4)"),
@@ -60,7 +60,7 @@ VALUES = [
         lambda: opgraft.set_context(runtime_num_threads=-3),
         "set_context: runtime_num_threads must be an int of at least 0",
     ),
-    (lambda: opgraft.get_context("nope"), "get_context: key must be one of mode, device_target, got 'nope'"),
+    (lambda: opgraft.get_context("nope"), "get_context: attr_key must be one of mode, device_target, got 'nope'"),
     (
         lambda: opgraft.export(nn.ReLU(), T, file_name="x", file_format="ONNX"),
         "file_format must be 'MINDIR', got 'ONNX'",
@@ -97,7 +97,7 @@ TYPES = [
     (lambda: nn.GraphCell(3), "GraphCell: graph must be a graph of opgraft.load, got int"),
     (lambda: nn.ReLU()(X, X), "construct() takes 2 positional arguments but 3 were given"),
     (lambda: nn.Dense(3, 2).load_parameters(3), "load_parameters: source must be a dict or a file, got int"),
-    (lambda: opgraft.load_param_into_net(nn.ReLU(), 3), "load_param_into_net: parameters must be a dict, got int"),
+    (lambda: opgraft.load_param_into_net(nn.ReLU(), 3), "load_param_into_net: parameter_dict must be a dict, got int"),
     (lambda: opgraft.export(3, T, file_name="x"), "export: net must be a Cell, got int"),
 ]
 MISSING = [

@@ -141,7 +141,7 @@ def test_names_of_arguments_and_results(tmp_path):
 
 ROUND_TRIPS = {
     "concat": lambda x, y: ops.concat([x, y, x], axis=1),
-    "split": lambda x, y: ops.split(x, 3, axis=1),
+    "split": lambda x, y: ops.Split(1, 3)(x),
     "tile": lambda x, y: ops.tile(x, (1, 2)),
     "tile to its size": lambda x, y: ops.tile(y, (x.shape[0], 1)),
     "squeeze": lambda x, y: (ops.squeeze(x.reshape(1, -1, 1, 6)), ops.squeeze(x.reshape(1, -1, 1, 6), 2)),
@@ -149,7 +149,7 @@ ROUND_TRIPS = {
     "slice": lambda x, y: (x[1:, ::2], x[..., -1], x[0]),
     "gather": lambda x, y: ops.gather(x, np.array([2, 0], np.int32), axis=1),
     "cast": lambda x, y: ops.cast(x, opgraft.float16),
-    "reduce": lambda x, y: (ops.mean(x, (0, 1)), ops.sum(x, -1, keep_dims=True)),
+    "reduce": lambda x, y: (ops.mean(x, (0, 1)), ops.sum(x, -1, keepdim=True)),
     "custom": lambda x, y: ops.Custom.from_op("SwiGLU")(x, y),
     "shape arithmetic": lambda x, y: x.reshape(x.shape[0] * 2, x.shape[1] // 2),
 }

@@ -72,7 +72,7 @@ def step(draw, kind, values):
     if kind == "concat" and rank > 1 and v.size < 200:
         return lambda vs: ops.concat([vs[at], vs[at]], axis)
     if kind == "split" and rank > 1 and v.shape[axis] % 2 == 0 and v.shape[axis]:
-        return lambda vs: ops.split(vs[at], 2, axis)[1]
+        return lambda vs: ops.Split(axis, 2)(vs[at])[1]
     if kind == "gather" and rank > 1 and v.shape[axis]:
         index = rng.integers(0, v.shape[axis], (2,))
         return lambda vs: ops.gather(vs[at], Tensor(index), axis)
@@ -84,7 +84,7 @@ def step(draw, kind, values):
     weight = lambda *shape: Tensor(rng.standard_normal(shape).astype(v.dtype))  # noqa: E731
     if kind == "norm" and rank > 1 and is_float and n:
         gamma, beta = weight(n), weight(n)
-        return lambda vs: ops.layer_norm(vs[at], gamma, beta, -1, 1e-2)
+        return lambda vs: ops.layer_norm(vs[at], gamma.shape, gamma, beta, 1e-2)
     if kind == "matmul" and rank > 1 and is_float:
         w = weight(n, 3)
         return lambda vs: ops.matmul(vs[at], w)

@@ -292,11 +292,11 @@ def test_a_bias_along_another_dimension_is_no_dense_layer():
 def test_several_results_and_several_nodes():
     class Net(nn.Cell):
         def construct(self, x):
-            a, b = ops.split(x, 2, -1)
+            a, b = ops.Split(-1, 2)(x)
             return ops.exp(a) + b
 
     def pattern(x):
-        a, b = ops.split(x, 2, -1)
+        a, b = ops.Split(-1, 2)(x)
         return ops.exp(a) + b
 
     report = rewrite.substitute(Net(), pattern, lambda x: ops.exp(x[..., :2]) + x[..., 2:], prove=(normal(3, 4),))

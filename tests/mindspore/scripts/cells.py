@@ -39,3 +39,6 @@ for mode in (ms.PYNATIVE_MODE, ms.GRAPH_MODE):
     ms.set_context(mode=mode)
     print(net(ids).asnumpy())
 print([p.name for p in net.get_parameters()])
+print(nn.Dense(2, 2, "ones", 0.5)(Tensor(np.ones((1, 2), np.float32))).asnumpy())
+print(nn.Embedding(3, 2, False, "ones", ms.float32, 1)(Tensor(np.arange(3, dtype=np.int32))).asnumpy())
+print(nn.LayerNorm((2,), -1, -1, "zeros", "ones")(Tensor(np.ones((1, 2), np.float32))).asnumpy())

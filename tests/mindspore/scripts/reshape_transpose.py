@@ -14,3 +14,11 @@ print(
     ops.broadcast_to(Tensor(np.ones((1, 3), np.float32)), (2, 3)).asnumpy(),
 )
 print(ops.split(x, 2, 2)[1].asnumpy(), ops.gather(x, Tensor(np.array([1, 0], np.int32)), 1).asnumpy())
+for part in (*ops.split(x, 3, 2), *ops.split(x, [1, 3], 2), *x.split(1)):
+    print(part.shape, part.asnumpy())
+print(
+    ops.sum(x, -1, True).asnumpy(),
+    x.sum(0).asnumpy(),
+    x.sum(axis=(0, 2), keepdims=True).asnumpy(),
+    ops.sum(x).asnumpy(),
+)
