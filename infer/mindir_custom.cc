@@ -111,7 +111,8 @@ CustomNode find_custom(const Registry &registry, const Literals &attrs, const st
                        const std::filesystem::path &beside) {
   CustomNode c;
   c.spec = text(attrs, "opgraft_spec");
-  auto exact = text(attrs, "opgraft_op"), func = function_of(attrs);
+  // `written` is for messages: a model may name any variable, and its value may be a secret.
+  auto exact = text(attrs, "opgraft_op"), func = function_of(attrs), written = text(attrs, "func_name");
   for (auto &spec : {c.spec, exact})
     if (!c.impl && !spec.empty() && !local(spec) && (c.impl = registry.find(spec))) c.op = spec;
   if (!c.impl && (c.impl = registered(registry, func))) c.op = c.impl->name();
@@ -132,11 +133,11 @@ CustomNode find_custom(const Registry &registry, const Literals &attrs, const st
   if (!func.empty()) c.impl = model_function(registry, func, declared, beside);
   if (!c.impl)
     refuse(fmt::format(
-        "no registered operator answers to '{}'{}", exact.empty() ? func : exact,
+        "no registered operator answers to '{}'{}", exact.empty() ? written : exact,
         func.empty() ? ""
                      : ", and its file is neither there nor, by its base name, beside the model or in a folder of "
                        "MS_CUSTOM_AOT_WHITE_LIST, opgraft.set_whitelist or OPGRAFT_OPS_PATH: " +
-                           func));
+                           written + (written == func ? "" : " (from the environment)")));
   c.op = c.impl->spec();
   if (c.impl->function.empty()) {
     c.attrs.clear();

@@ -18,7 +18,8 @@ namespace {
 namespace fs = std::filesystem;
 using namespace mindir;
 
-constexpr int kMostFallbacks = 4;  // of fallback graphs within fallback graphs
+constexpr int kMostFallbacks = 4;          // of fallback graphs within fallback graphs
+constexpr size_t kMostExpanded = 200'000;  // nodes of fallbacks that stand for missing operators
 
 // One entry of the primitives table; its attributes are read once, however many nodes refer to it.
 struct Primitive {
@@ -31,13 +32,15 @@ struct Primitive {
 class Reader {
  public:
   // `dir` is the model's folder, empty for a model in memory.
-  Reader(std::string_view bytes, const Registry &registry, std::string origin, DataReader data, fs::path dir, int depth)
+  Reader(std::string_view bytes, const Registry &registry, std::string origin, DataReader data, fs::path dir, int depth,
+         std::shared_ptr<size_t> budget = std::make_shared<size_t>(kMostExpanded))
       : bytes_(bytes),
         registry_(registry),
         origin_(std::move(origin)),
         data_(std::move(data)),
         dir_(std::move(dir)),
-        depth_(depth) {}
+        depth_(depth),
+        budget_(std::move(budget)) {}
 
   std::shared_ptr<Graph> read() {
     try {
@@ -241,6 +244,13 @@ class Reader {
     if (!function)
       for (auto &[key, l] : attrs)
         if (m.attr(key)) attribute(m, key, l, given);
+    // MindSpore's primitives may carry their layout under both names.
+    if (auto l = attrs.find("data_format"); l != attrs.end() && !m.attr("data_format") && m.attr("format")) {
+      Literal layout = l->second;
+      if (auto word = layout.kind == Literal::kInt ? word_of("data_format", layout.i) : std::nullopt)
+        layout.kind = Literal::kString, layout.s = *word;
+      attribute(m, "format", layout, given);
+    }
     auto order = function ? std::vector<std::string>{m.inputs[0].name}
                  : custom ? std::vector<std::string>{}
                           : m.operands_of(op);
@@ -263,11 +273,15 @@ class Reader {
     auto bytes = text(primitive.attrs, "opgraft_fallback");
     if (bytes.empty() || primitive.fallback) return primitive.fallback;
     if (depth_ >= kMostFallbacks) fail("fallback graphs nested too deep");
-    Reader inner(bytes, registry_, fmt::format("{}: {}: fallback", origin_, place_), data_.nested(), dir_, depth_ + 1);
+    Reader inner(bytes, registry_, fmt::format("{}: {}: fallback", origin_, place_), data_.nested(), dir_, depth_ + 1,
+                 budget_);
     return primitive.fallback = inner.read();
   }
 
   size_t expanded(const Graph &fallback, const std::string &name, const std::vector<size_t> &operands) {
+    if (*budget_ < passes::expanded_size(fallback))
+      fail(fmt::format("the subgraphs of missing operators have more than {} nodes", kMostExpanded));
+    *budget_ -= passes::expanded_size(fallback);
     std::vector<ValueId> in;
     for (size_t item : operands) in.push_back(items_.value_of(item));
     return results(passes::expand(fallback, in, *graph_, registry_), name);
@@ -362,6 +376,7 @@ class Reader {
   DataReader data_;
   fs::path dir_;
   int depth_;
+  std::shared_ptr<size_t> budget_;  // of expanded nodes, one for the file
   std::shared_ptr<Graph> graph_ = std::make_shared<Graph>();
   std::map<std::string, Primitive, std::less<>> primitives_;
   std::set<std::string_view> functions_;

@@ -105,11 +105,13 @@ std::unique_ptr<File> read(const fs::path &path) {
   return file;
 }
 
-std::unique_ptr<File> find(std::string_view name, const Elf &elf, const fs::path &origin) {
+// Where the linker looks for what a file needs. An RPATH holds for what the file's libraries need as well, unless they
+// have a RUNPATH; `inherited` are those of the files on the way.
+std::unique_ptr<File> find(std::string_view name, const Elf &elf, const fs::path &origin, const Paths &inherited) {
   if (name.find('/') != name.npos) return read(expand(std::string(name), origin));
   auto *environment = std::getenv("LD_LIBRARY_PATH");
-  for (auto &dirs : {split(elf.runpath.empty() ? elf.rpath : elf.runpath, origin),
-                     split(environment ? environment : "", origin), system_directories()})
+  for (auto &dirs : {elf.runpath.empty() ? inherited : Paths(), split(environment ? environment : "", origin),
+                     split(elf.runpath, origin), system_directories()})
     for (auto &d : dirs)
       if (auto file = read(d / name)) return file;
   return nullptr;
@@ -121,7 +123,9 @@ class Scope {
   Scope() { handles_.emplace_back(::dlopen(nullptr, RTLD_LAZY)); }  // the program, and what is loaded for all
 
   // The first needed library that is not there, with who needs it.
-  std::optional<std::string> add(const Elf &elf, const fs::path &user) {
+  std::optional<std::string> add(const Elf &elf, const fs::path &user, const Paths &of_users = {}) {
+    auto rpath = elf.runpath.empty() ? split(elf.rpath, user.parent_path()) : Paths();
+    rpath.insert(rpath.end(), of_users.begin(), of_users.end());
     for (auto name : elf.needed) {
       if (!seen_.emplace(name).second) continue;
       auto text = name.find('/') == name.npos ? std::string(name) : expand(std::string(name), user.parent_path());
@@ -129,11 +133,11 @@ class Scope {
         handles_.push_back(std::move(handle));
         continue;
       }
-      auto file = find(name, elf, user.parent_path());
+      auto file = find(name, elf, user.parent_path(), rpath);
       if (!file) return fmt::format("needs the library {}, which is not found", name);
       files_.push_back(std::move(file));
       auto &added = *files_.back();
-      if (auto cause = add(*added.elf, added.path)) return fmt::format("{} {}", name, *cause);
+      if (auto cause = add(*added.elf, added.path, rpath)) return fmt::format("{} {}", name, *cause);
     }
     return std::nullopt;
   }

@@ -122,6 +122,10 @@ HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
     if (step.step == "dependencies" || step.step == "dlopen")
       if (void *lazily = ::dlopen(file.c_str(), RTLD_LAZY | RTLD_LOCAL)) {
         ::dlclose(lazily);
+        if (void *whole = ::dlopen(file.c_str(), RTLD_NOW | RTLD_LOCAL)) {
+          ::dlclose(whole);
+          continue;  // the dynamic linker knows better than we do
+        }
         return refuse(
             step.step,
             step.detail + "; it is looked up when it is called, and then MindSpore's process ends with exit code 127",

@@ -43,7 +43,7 @@ __attribute__((no_sanitize("address"))) bool looks_old(const char *text, size_t 
 
 }  // namespace
 
-StringAbi string_abi(const void *argument) {
+__attribute__((no_sanitize("address"))) StringAbi string_abi(const void *argument) {
   auto *words = static_cast<const uint64_t *>(argument);
   // New: {characters, length, capacity or, up to 15 of them, the characters themselves}.
   if (words[0] == reinterpret_cast<uint64_t>(words + 2)) return StringAbi::kNew;

@@ -21,6 +21,9 @@ constexpr int kSpins = 4000;  // about 50-100 µs: a model's next loop usually c
 
 inline void pause() { __builtin_ia32_pause(); }
 
+// How many threads this thread was told that there are: what it has made room for, whatever another sets meanwhile.
+thread_local int32_t answered = 0;
+
 struct Pool {
   std::atomic<uint32_t> generation{0};  // futex word: changes with every loop
   std::atomic<int32_t> sleeping{0};
@@ -33,7 +36,9 @@ struct Pool {
   void (*body)(void *, int64_t, int64_t, int32_t) = nullptr;
   void *arg = nullptr;
   std::atomic<int32_t> wanted{0};
-  int32_t started = 1;  // threads that exist, the caller included
+  std::atomic<int32_t> limit{0};  // workers of the current loop are below it
+  int32_t started = 1;            // threads that exist, the caller included
+  Pool *before = nullptr;         // of the process that this one was forked from
 
   void work(int32_t worker) {
     const int64_t total = n, size = chunk;
@@ -56,9 +61,8 @@ struct Pool {
         sleeping.fetch_sub(1);
       }
       seen = generation.load(std::memory_order_acquire);
-      if (worker >= wanted.load()) continue;
       inside.fetch_add(1);  // sequentially consistent with the owner's close of `open`
-      if (open.load()) work(worker);
+      if (open.load() && worker < limit.load()) work(worker);
       inside.fetch_sub(1, std::memory_order_release);
     }
   }
@@ -89,6 +93,7 @@ struct Pool {
 
   void loop(int64_t total, int64_t grain, void (*f)(void *, int64_t, int64_t, int32_t), void *a) {
     int32_t threads = wanted.load(std::memory_order_relaxed);
+    if (answered && answered < threads) threads = answered;
     bool free = false;
     if (threads < 2 || total <= grain || !busy.compare_exchange_strong(free, true)) return f(a, 0, total, 0);
     if (started < threads) start(threads);
@@ -100,6 +105,7 @@ struct Pool {
     arg = a;
     next.store(0);
     done.store(0);
+    limit.store(threads);
     open.store(true);
     generation.fetch_add(1);
     if (sleeping.load() > 0) syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
@@ -136,9 +142,10 @@ Pool *shared() {
     pool->wanted = machine_threads();
     // A forked child has none of the workers: it gets a fresh pool. The old one is left as it is.
     pthread_atfork(nullptr, nullptr, [] {
-      int32_t n = pool->wanted;
+      auto *old = pool;
       pool = new Pool;
-      pool->wanted = n;
+      pool->wanted = old->wanted.load();
+      pool->before = old;
     });
   });
   return pool;
@@ -152,7 +159,7 @@ const opgraft_host kHost = {
     [](void *, int64_t n, int64_t grain, void (*body)(void *, int64_t, int64_t, int32_t), void *arg) {
       shared()->loop(n, grain, body, arg);
     },
-    [](void *) -> int32_t { return shared()->wanted; },
+    [](void *) -> int32_t { return answered = shared()->wanted; },
     [](void *, int32_t, const char *message) { std::fprintf(stderr, "opgraft: %s\n", message); }};
 
 }  // namespace
@@ -161,6 +168,7 @@ const opgraft_host *opgraft_shared_host(void) { return &kHost; }
 
 int32_t opgraft_set_threads(int32_t n) {
   Pool *p = shared();
+  answered = 0;
   p->wanted = n > 0 ? (n < kMostThreads ? n : kMostThreads) : machine_threads();
   return p->wanted;
 }

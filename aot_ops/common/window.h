@@ -17,6 +17,13 @@ struct Window {
   int64_t at(int64_t o, int64_t k) const { return o * stride + k * dilation - before; }
 };
 
+// The elements of window o that lie in x: [first, last).
+inline void elements_in(const Window &w, int64_t o, int64_t *first, int64_t *last) {
+  const int64_t from = w.at(o, 0);
+  *first = from < 0 ? (-from + w.dilation - 1) / w.dilation : 0;
+  *last = from >= w.in ? 0 : std::min(w.kernel, (w.in - 1 - from) / w.dilation + 1);
+}
+
 // Height and width of an attribute: one number for both, two, or four with those of N and C first.
 inline std::array<int64_t, 2> window_pair(const Arguments &c, const char *name, std::vector<int64_t> fallback) {
   const auto v = c.attr_ints(name, std::move(fallback));

@@ -108,8 +108,7 @@ template <Form form> void Infer(InferContext &c) {
     auto r = c.input(kResidual[form]).shape();
     bool ok = r.size() == 4;
     for (size_t i = 0; ok && i < 4; ++i) {
-      ok = may_equal(r[i], y[i]);
-      if (y[i] < 0) y[i] = r[i];
+      ok = may_equal(r[i], y[i]) && (r[i] == -1) == (y[i] == -1);  // else one of them might be broadcast
     }
     c.check(ok, "residual.shape must equal the convolution's " + to_string(y) + ", got " + to_string(r));
   }

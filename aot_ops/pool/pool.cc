@@ -24,11 +24,6 @@ struct Pool {
   Window h, w;
   bool mean;
 };
-// The elements of window o that lie in x: [first, last).
-inline void elements_in(const Window &w, int64_t o, int64_t *first, int64_t *last) {
-  *first = std::max<int64_t>(0, -w.at(o, 0));
-  *last = std::min(w.kernel, w.in - w.at(o, 0));
-}
 }  // namespace opgraft
 #endif
 

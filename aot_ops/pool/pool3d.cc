@@ -86,18 +86,14 @@ template <Kind kind> void Infer(InferContext &c) {
 // One window, its numbers as Sum: f(value, place in the plane) for each element in order.
 template <class T, class F> void each(const Pool &g, const T *x, const int64_t *at, const F &f) {
   const auto &[d, h, w] = g.axis;
-  for (int64_t i = 0; i < d.kernel; ++i) {
-    const int64_t z = d.at(at[0], i);
-    if (z < 0 || z >= d.in) continue;
-    for (int64_t j = 0; j < h.kernel; ++j) {
-      const int64_t row = h.at(at[1], j);
-      if (row < 0 || row >= h.in) continue;
-      for (int64_t k = 0; k < w.kernel; ++k) {
-        const int64_t column = w.at(at[2], k), place = (z * h.in + row) * w.in + column;
-        if (column >= 0 && column < w.in) f(float(x[place]), place);
+  int64_t first[3], last[3];  // padding may be far larger than x
+  for (size_t i = 0; i < 3; ++i) elements_in(g.axis[i], at[i], first + i, last + i);
+  for (int64_t i = first[0]; i < last[0]; ++i)
+    for (int64_t j = first[1]; j < last[1]; ++j)
+      for (int64_t k = first[2]; k < last[2]; ++k) {
+        const int64_t place = (d.at(at[0], i) * h.in + h.at(at[1], j)) * w.in + w.at(at[2], k);
+        f(float(x[place]), place);
       }
-    }
-  }
 }
 
 // What the sum of a window is divided by: padding counts, what ceil_mode adds behind it does not.

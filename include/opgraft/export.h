@@ -94,12 +94,6 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
 
 }  // namespace opgraft::detail
 
-// UBSan makes GCC treat the address of a function template as no constant expression.
-#ifdef OPGRAFT_ONE_TARGET
-#define OPGRAFT_CONSTINIT
-#else
-#define OPGRAFT_CONSTINIT constinit
-#endif
 #define OPGRAFT_PUBLIC extern "C" __attribute__((visibility("default")))
 
 #define OPGRAFT_OP(Name, ...)                                                                                         \
@@ -114,7 +108,7 @@ template <const OpSpec &kSpec, const OpInfo &kInfo> struct Faces {
     using Results = ::opgraft::mindspore::Results<kSpec.outputs>;                                                     \
   }                                                                                                                   \
   OPGRAFT_PUBLIC const opgraft_op opgraft_op_##Name;                                                                  \
-  OPGRAFT_CONSTINIT const opgraft_op opgraft_op_##Name = opgraft_export_##Name::Faces::descriptor();                  \
+  constinit const opgraft_op opgraft_op_##Name = opgraft_export_##Name::Faces::descriptor();                          \
   OPGRAFT_PUBLIC int Name(int nparam, void **params, int *ndims, int64_t **shapes, const char **dtypes, void *stream, \
                           void *extra) {                                                                              \
     return ::opgraft::mindspore::launch(opgraft_export_##Name::kSpec, opgraft_export_##Name::kInfo, nparam, params,   \

@@ -89,6 +89,22 @@ std::vector<ValueId> expand(const Graph &fallback, const std::vector<ValueId> &i
   return results;
 }
 
+namespace {
+size_t expanded_size(const Graph &g, std::map<const Graph *, size_t> &known) {
+  auto [at, is_new] = known.emplace(&g, 0);
+  if (!is_new) return at->second;
+  size_t n = 0;
+  constexpr size_t kEnough = size_t(1) << 40;  // no sum overflows
+  for (NodeId id : g.order()) n += g.node(id).fallback ? expanded_size(*g.node(id).fallback, known) : 1;
+  return known[&g] = std::min(n, kEnough);
+}
+}  // namespace
+
+size_t expanded_size(const Graph &fallback) {
+  std::map<const Graph *, size_t> known;
+  return expanded_size(fallback, known);
+}
+
 bool sort(Graph &g, const std::vector<NodeId> &preferred) {
   std::vector<int> position, waiting;
   std::vector<std::vector<NodeId>> users(g.value_count());

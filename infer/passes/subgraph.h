@@ -18,6 +18,9 @@ std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes,
 std::vector<ValueId> expand(const Graph &fallback, const std::vector<ValueId> &inputs, Graph &out,
                             const Registry &registry);
 
+// How many nodes that makes, those of fallbacks within it counted wherever they stand.
+size_t expanded_size(const Graph &fallback);
+
 // Topological order that keeps the preferred one where it can. False on a cycle.
 bool sort(Graph &g, const std::vector<NodeId> &preferred);
 

@@ -78,7 +78,10 @@ def load_checkpoint(ckpt_file_name, net=None, *, format=None, crc_check=False) -
         raise ValueError(f"load_checkpoint: {path} must end in .ckpt, .safetensors or .npz")
     parameters = {k: v if isinstance(v, str) else Parameter(v, k) for k, v in arrays.items()}
     if net is not None:
-        load_param_into_net(net, parameters)
+        missing, _ = load_param_into_net(net, parameters)
+        if missing:
+            warnings.warn(f"load_checkpoint: {path} does not have {', '.join(missing)}, which stay as they are",
+                          stacklevel=2)  # fmt: skip
     return parameters
 
 
@@ -128,8 +131,16 @@ def save_checkpoint(save_obj, ckpt_file_name, *, append_dict=None, crc_check=Fal
 
 
 def load_param_into_net(net, parameter_dict, strict_load=False):
-    """Puts parameters by name into a Cell. Returns (not loaded, not used)."""
+    """Puts parameters by name into a Cell. Returns (not loaded, not used).
+
+    A dtype is brought to the parameter's; strict_load: it must be equal. Integers are never brought to floats.
+    """
     if not isinstance(parameter_dict, dict):
         raise TypeError(f"load_param_into_net: parameter_dict must be a dict, got {type(parameter_dict).__name__}")
-    missing = [n for n in net.parameters_dict() if n not in parameter_dict]
-    return missing, net.load_parameters(parameter_dict, strict=strict_load)
+    own = net.parameters_dict()
+    for name, parameter in own.items():
+        given, wanted = getattr(parameter_dict.get(name), "dtype", None), parameter.dtype
+        kinds = {np.dtype(d).kind in "biu" for d in (given, wanted) if d is not None}
+        if given is not None and (given != wanted if strict_load else len(kinds) > 1):
+            raise ValueError(f"load_param_into_net: {name}.dtype must be {wanted}, got {given}")
+    return [n for n in own if n not in parameter_dict], net.load_parameters(parameter_dict, strict=False)

@@ -22,6 +22,8 @@ def initial(name, argument, init, shape, dtype, fan=(1, 1)):
         value = np.asarray(init)
         if value.shape != shape:
             raise ValueError(f"{name}: {argument}.shape must be {shape}, got {value.shape}")
+        if isinstance(init, Tensor):  # keeps its dtype, as in MindSpore
+            return Parameter(np.array(value))
     elif isinstance(init, numbers.Real) and not isinstance(init, bool):
         value = np.full(shape, init)
     elif named in ("zeros", "zero", "ones", "one"):

@@ -63,7 +63,9 @@ def _sets(prove):
 
 
 def _arrays(value):
-    """NumPy arrays of what a Cell returns."""
+    """NumPy arrays of what a Cell returns, which may hold None."""
+    if value is None:
+        return []
     if isinstance(value, (tuple, list)):
         return [a for v in value for a in _arrays(v)]
     return [value.asnumpy() if isinstance(value, Tensor) else np.asarray(value)]
@@ -104,9 +106,33 @@ class _Call(nn.Cell):
         return self.function(*args)
 
 
+class _Kept:
+    """The values of a model's parameters: a run may change them (a counter, BatchNorm's statistics in training)."""
+
+    def __init__(self, net):
+        self.values = [(p, p.asnumpy().copy()) for p in net.get_parameters()]
+
+    def restore(self):
+        for p, value in self.values:
+            if p.asnumpy().tobytes() != value.tobytes():
+                p.set_data(Tensor(value, p.dtype))
+
+
+def _results(net, sets, kept):
+    """The model's results for every set of inputs, its parameters as they were each time and afterwards."""
+    try:
+        found = []
+        for inputs in sets:
+            found.append(_arrays(net(*inputs)))
+            kept.restore()
+        return found
+    finally:
+        kept.restore()
+
+
 def _recorded(net, cells, sets):
     """(outputs of the model, for every cell the inputs and outputs of its first call in each set), run eagerly."""
-    calls, mode = {id(c): [] for c in cells}, ms.get_context("mode")
+    calls, mode, kept = {id(c): [] for c in cells}, ms.get_context("mode"), _Kept(net)
     heard, handles = {}, []
     for c in cells:
         handles.append(c.register_forward_hook(lambda c, i, o: heard.setdefault(id(c), (i, o)) and None))
@@ -118,7 +144,9 @@ def _recorded(net, cells, sets):
             outputs.append(_arrays(net(*inputs)))
             for key, call in heard.items():
                 calls[key].append(call)
+            kept.restore()
     finally:
+        kept.restore()
         ms.set_context(mode=mode)
         for handle in handles:
             handle.remove()
@@ -172,6 +200,7 @@ def _by_type(net, cls, factory, sets, only_faster):
     report.matched = len(places)
     if not places:
         return report
+    kept = _Kept(net)
     wanted, calls = _recorded(net, [p[2] for p in places], sets)
     taken = []
     for (parent, name, cell, path), heard in zip(places, calls):
@@ -187,11 +216,12 @@ def _by_type(net, cls, factory, sets, only_faster):
             continue
         taken.append((parent, name, cell, new))
         report.swapped.append(row | figures)
+    kept.restore()
     for parent, name, _, new in taken:
         _put(parent, name, new)
     _outdate(net)
     if taken:
-        why = next((w for s, o in zip(sets, wanted) if (w := _difference(_arrays(net(*s)), o)[0])), None)
+        why = next((w for r, o in zip(_results(net, sets, kept), wanted) if (w := _difference(r, o)[0])), None)
         if why:
             for parent, name, cell, _ in taken:
                 _put(parent, name, cell)
@@ -237,6 +267,7 @@ def _by_chain(net, pattern, factory, sets, only_faster):
         report.left += [row | {"why": why} for row in rows]
         return Grafted(net, report)
 
+    kept = _Kept(net)
     wanted, _ = _recorded(net, [], sets)
     try:
         heard, _ = _recorded(mindspore_rewrite.replaced(net, pattern, places), [], sets)
@@ -259,13 +290,14 @@ def _by_chain(net, pattern, factory, sets, only_faster):
             else:
                 news.setdefault(key, {})[k] = new
                 report.swapped.append(row | figures)
+    kept.restore()
     if not news:
         return Grafted(net, report)
     rows = [{k: s[k] for k in ("op", "node")} for s in report.swapped]
     swapped, report.swapped = report.swapped, []
     try:
         grafted = mindspore_rewrite.replaced(net, pattern, news)
-        results = [_arrays(grafted(*s)) for s in sets]
+        results = _results(grafted, sets, kept)
     except Exception as e:
         return give_up(f"the model fails: {_first_line(e)}")
     for got, want in zip(results, wanted):
@@ -278,7 +310,7 @@ def _by_chain(net, pattern, factory, sets, only_faster):
 def _whole(net, sets, only_faster):
     declared = net.get_inputs()
     given = declared if declared else sets[0]
-    wanted = [_arrays(net(*s)) for s in sets]
+    wanted = _results(net, sets, _Kept(net))
     with tempfile.TemporaryDirectory() as folder:
         plain, grafted = (pathlib.Path(folder) / f"{n}.mindir" for n in ("plain", "grafted"))
         ms.export(net, *given, file_name=str(plain), file_format="MINDIR")

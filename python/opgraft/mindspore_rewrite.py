@@ -8,21 +8,22 @@ original as well, so it is given twins: Cells with the same parameters, primitiv
 import ast
 import functools
 import importlib.util
+import inspect
 import operator
 import pathlib
 import sys
 import tempfile
+import textwrap
 from typing import NamedTuple
 
 from mindspore import nn
 from mindspore.rewrite import Node, NodeType, SymbolTree, ValueType
 
+from .mindspore_twins import copy, precise, put, twin
+
 _OPERATORS = {ast.Add: ("Add", operator.add), ast.Sub: ("Sub", operator.sub), ast.Mult: ("Mul", operator.mul),
               ast.Div: ("Div", operator.truediv), ast.MatMult: ("MatMul", operator.matmul),
               ast.Pow: ("Pow", operator.pow)}  # fmt: skip
-# What a Cell knows of its own compilation: a twin has not been compiled.
-_OWN = {"_id", "_create_time", "_compile_cache", "_compiled", "_compile_phase", "_phase_cache", "arguments_key",
-        "_is_check_and_refresh", "_exist_objs", "_exist_names", "_jit_graph_name"}  # fmt: skip
 
 
 def check(chain):
@@ -217,12 +218,38 @@ class Found(NamedTuple):
     why: str | None = None
 
 
+def _other_uses(net, cell):
+    """Why a SequentialCell's cells may be reached one by one, which a swap would change; None where they are not."""
+    if type(cell).construct is not nn.SequentialCell.construct:
+        return f"{type(cell).__name__} has a construct of its own"
+    names = {name for _, parent in net.cells_and_names() for name, child in parent._cells.items() if child is cell}
+    for _, parent in net.cells_and_names():
+        for base in type(parent).__mro__:
+            if base.__module__.startswith("mindspore.") or base in nn.Cell.__mro__:
+                continue
+            try:
+                tree = ast.parse(textwrap.dedent(inspect.getsource(base)))
+            except (OSError, TypeError, SyntaxError):
+                return f"the source of {base.__name__} cannot be read"
+            called = {id(n.func) for n in ast.walk(tree) if isinstance(n, ast.Call)}
+            for n in ast.walk(tree):
+                if isinstance(n, ast.Attribute) and isinstance(n.ctx, ast.Load) and id(n) not in called:
+                    if n.attr in names or n.attr in ("cell_list", "_cells"):
+                        return f"{base.__name__} uses {ast.unparse(n)} otherwise than by calling it"
+                inner = isinstance(n, ast.Subscript) and isinstance(n.value, (ast.Name, ast.Subscript))
+                if inner and isinstance(n.ctx, ast.Load) and id(n) in called:  # a cell of a cell of a list
+                    return f"{base.__name__} calls {ast.unparse(n)}, which may be one of its cells"
+    return None
+
+
 def find(net, pattern):
     """Found for every Cell within net, itself as well, that has such chains or cannot be read."""
     found = []
     for path, cell in net.cells_and_names():
         if isinstance(cell, nn.SequentialCell):
-            one = Found(cell, path, _in_sequence(cell, pattern, path))
+            chains = _in_sequence(cell, pattern, path)
+            why = _other_uses(net, cell) if chains else None
+            one = Found(cell, path, [c._replace(why=c.why or why) for c in chains])
         elif type(cell).__module__.startswith("mindspore.") or isinstance(cell, nn.CellList):
             continue  # MindSpore's own: SymbolTree does not look into them either
         else:
@@ -252,41 +279,6 @@ def _in_sequence(cell, pattern, path):
         found.append(Chain(name, indices, calls, (None,), steps, None))
         at += len(part)
     return found
-
-
-def twin(cell, children=None):
-    """A Cell with the same attributes, parameters and, where no others are given, sub-cells, not yet compiled."""
-    other = type(cell).__new__(type(cell))
-    nn.Cell.__init__(other)
-    for key, value in cell.__dict__.items():
-        if key not in _OWN:
-            other.__dict__[key] = value.copy() if isinstance(value, (dict, list, set)) else value
-    _put(other, children or {})
-    return _precise(other, cell)
-
-
-def _precise(other, cell):
-    """What to_float has set in a Cell is not among its Python attributes alone."""
-    if cell.mixed_precision_type is not None:
-        other.set_mixed_precision_type(cell.mixed_precision_type)
-    return other
-
-
-def _put(cell, children):
-    """Sub-cells in place of those of the same names; setattr would rename their parameters."""
-    cell._cells.update(children)
-    if isinstance(cell, nn.SequentialCell):
-        cell.__dict__["cell_list"] = list(cell._cells.values())
-
-
-def _copy(cell, done):
-    """A twin of a Cell and of all within it that has sub-cells and is not MindSpore's own: what a rewritten Cell takes
-    apart when it is made."""
-    if id(cell) not in done:
-        apart = isinstance(cell, (nn.SequentialCell, nn.CellList)) or not type(cell).__module__.startswith("mindspore.")
-        children = {n: _copy(c, done) for n, c in cell._cells.items() if c is not None} if apart else {}
-        done[id(cell)] = twin(cell, children) if apart and children else cell
-    return done[id(cell)]
 
 
 @functools.cache
@@ -320,12 +312,12 @@ def _built(source, functions, cell):
     finally:
         sys.path[:] = path  # the sources begin with insertions into it
     module.__dict__.update(functions)
-    return _precise(getattr(module, name)(cell), cell)
+    return precise(getattr(module, name)(cell), cell)
 
 
 def _replaced(cell, pattern, news):
     """A new Cell in which news[k] stands for the k-th chain."""
-    cell = twin(cell) if isinstance(cell, nn.SequentialCell) else _copy(cell, {})
+    cell = twin(cell) if isinstance(cell, nn.SequentialCell) else copy(cell, {})
     if isinstance(cell, nn.SequentialCell):
         items = list(cell._cells.items())
         for k, chain in enumerate(_in_sequence(cell, pattern, "")):
@@ -336,7 +328,7 @@ def _replaced(cell, pattern, news):
         kept = [(name, c) for name, c in items if c is not None]
         numbered = all(name == str(i) for i, (name, _) in enumerate(items))
         cell._cells.clear()
-        _put(cell, {str(i) if numbered else name: c for i, (name, c) in enumerate(kept)})
+        put(cell, {str(i) if numbered else name: c for i, (name, c) in enumerate(kept)})
         return cell
     tree = SymbolTree.create(cell)
     nodes = list(tree.nodes())
@@ -365,7 +357,7 @@ def replaced(net, pattern, news):
             new = _replaced(cell, pattern, news[id(cell)])
             if isinstance(new, nn.SequentialCell):
                 children = {n: done.get(id(c), c) for n, c in new._cells.items()}
-            _put(new, children)
+            put(new, children)
         else:
             changed = any(c is not cell._cells[n] for n, c in children.items())
             new = twin(cell, children) if changed else cell

@@ -84,7 +84,7 @@ def greater_equal(x, y):
 
 
 @_export
-def gelu(x, approximate="tanh"):
+def gelu(x, approximate="none"):
     """GELU; approximate is "tanh" or "none" (erf)."""
     return primitive("GeLU", _tensor(x, "gelu: x"), approximate=approximate)
 
@@ -107,9 +107,9 @@ def bmm(x, y, transpose_a=False, transpose_b=False):
 
 
 @_export
-def bias_add(x, bias):
+def bias_add(x, bias, *, data_format="NCHW"):
     """BiasAdd: bias of shape (c,) along dimension 1 of x, as in MindSpore (NCHW)."""
-    return primitive("BiasAdd", _tensor(x, "bias_add: x"), _tensor(bias, "bias_add: bias"))
+    return primitive("BiasAdd", _tensor(x, "bias_add: x"), _tensor(bias, "bias_add: bias"), data_format=data_format)
 
 
 @_export
@@ -140,10 +140,10 @@ def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
     return _layer_norm(x, weight, bias, -len(shape), eps)
 
 
-def _reduce(op, x, axis, keep_dims):
+def _reduce(op, x, axis, keep_dims, **more):
     x = _tensor(x, f"{op}: x")
     axis = [] if axis is None else list(axis) if isinstance(axis, (tuple, list)) else [axis]
-    return primitive(op, x, axis=axis, keep_dims=keep_dims)
+    return primitive(op, x, axis=axis, keep_dims=keep_dims, **more)
 
 
 @_export
@@ -211,14 +211,22 @@ def squeeze(x, axis=None):
 
 
 @_export
-def gather(params, indices, axis=0):
+def gather(params, indices, axis=0, batch_dims=0):
     """Slices of params along axis, at int indices."""
+    if batch_dims:
+        raise ValueError(f"gather: batch_dims must be 0, got {batch_dims}")
     return primitive("Gather", _tensor(params, "gather: params"), _tensor(indices, "gather: indices"), axis=axis)
 
 
 @_export
 def concat(tensors, axis=0):
     return primitive("Concat", *[_tensor(t, "concat: tensors") for t in tensors], axis=axis)
+
+
+def _flatten_rest(x):
+    """All dimensions but the first as one; of a vector a column."""
+    x = _tensor(x, "Flatten: x")
+    return expand_dims(x, 1) if len(x.shape) == 1 else primitive("Flatten", x)
 
 
 def _split(x, axis=0, output_num=1):
@@ -234,14 +242,14 @@ def split(x, split_size_or_sections, axis=0):
         raise ValueError(f"split: axis must be within the {len(x.shape)} dimensions of x, got {axis}")
     axis %= len(x.shape)
     total = x.shape[axis]
+    if not isinstance(total, int):
+        raise ValueError(f"split: dimension {axis} of x must not be open; ops.Split(axis, n) makes n equal parts of it")
     if isinstance(sizes, int):
         if sizes < 1:
             raise ValueError(f"split: split_size_or_sections must be at least 1, got {sizes}")
-        if not isinstance(total, int):
-            raise ValueError(f"split: dimension {axis} is open: split_size_or_sections must be a list, got {sizes}")
         sizes = [sizes] * (total // sizes) + [total % sizes] * (total % sizes > 0 or total == 0)
     sizes = list(sizes)
-    if any(not isinstance(n, int) or n < 0 for n in sizes) or (isinstance(total, int) and builtins.sum(sizes) != total):
+    if any(not isinstance(n, int) or n < 0 for n in sizes) or builtins.sum(sizes) != total:
         raise ValueError(f"split: split_size_or_sections must add up to {total}, dimension {axis} of x, got {sizes}")
     if len(sizes) == 1:
         return (x,)
@@ -312,6 +320,8 @@ def _class(name, function, *arguments):
 
     class Primitive:
         def __init__(self, *args, **kwargs):
+            if len(args) > len(arguments):
+                raise TypeError(f"{name}: takes {len(arguments)} attributes {list(arguments)}, got {len(args)}")
             self.kwargs = dict(zip(arguments, args), **kwargs)
             unknown = set(self.kwargs) - set(arguments)
             if unknown:
@@ -324,6 +334,7 @@ def _class(name, function, *arguments):
             return f"{name}({', '.join(f'{k}={v!r}' for k, v in self.kwargs.items())})"
 
     Primitive.__name__ = Primitive.__qualname__ = name
+    Primitive.arguments = arguments
     Primitive.__doc__ = function.__doc__
     return Primitive
 
@@ -336,13 +347,17 @@ for _name, _f, *_arguments in [
     ("NotEqual", not_equal), ("LessEqual", less_equal), ("GreaterEqual", greater_equal), ("Sqrt", sqrt),
     ("Rsqrt", rsqrt), ("Exp", exp), ("Erf", erf), ("Tanh", tanh), ("Sigmoid", sigmoid), ("SiLU", silu), ("ReLU", relu),
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
-    ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add), ("Softmax", softmax, "axis"),
+    ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add, "data_format"),
+    ("Softmax", softmax, "axis"),
     ("ReduceMean", lambda x, axis=None, keep_dims=False: mean(x, axis, keep_dims), "keep_dims"),
-    ("ReduceSum", lambda x, axis=None, keep_dims=False: reduce_sum(x, axis, keep_dims), "keep_dims"),
+    ("ReduceSum", lambda x, axis=None, **more: _reduce("ReduceSum", x, axis, **{"keep_dims": False, **more}),
+     "keep_dims", "skip_mode"),
     ("Reshape", reshape), ("Transpose", transpose), ("ExpandDims", expand_dims), ("Squeeze", squeeze, "axis"),
-    ("Gather", gather), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile),
-    ("BroadcastTo", broadcast_to, "shape"), ("Select", select), ("StridedSlice", strided_slice), ("Neg", neg),
-    ("Square", square), ("ReLU6", relu6), ("Flatten", flatten),
+    ("Gather", gather, "batch_dims"), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile),
+    ("BroadcastTo", broadcast_to, "shape"), ("Select", select),
+    ("StridedSlice", strided_slice, "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"),
+    ("Neg", neg),
+    ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest),
     ("Split", _split, "axis", "output_num"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)

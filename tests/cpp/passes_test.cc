@@ -1,4 +1,5 @@
 #include "infer/passes/passes.h"
+#include "infer/passes/subgraph.h"
 
 #include <gtest/gtest.h>
 
@@ -262,6 +263,24 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
   for (const char *text : {"", "Mul(", "Mul(x,", "x", "a = ", "Mul(x, y) ->", "Mul(x y)", "Mul(x, p=[1, )",
                            "Mul(x, p=\"a)", "Mul(x) -> rank(x)", "Mul(x) -> rank()=2", "Mul(x) -> rank(x)=a"})
     EXPECT_THROW(parse_pattern(text, "test"), Error) << text;
+}
+
+TEST(Fallbacks, TheirSizeCountsWhatIsWithinThem) {
+  // Four levels of 100 nodes, each node with the level below as its fallback: counted without being made.
+  auto level = chain(1, {1});
+  size_t want = 1;
+  for (int i = 0; i < 4; ++i, want *= 100) {
+    EXPECT_EQ(passes::expanded_size(*level), want);
+    auto above = chain(100, {1});
+    for (NodeId id : above->order()) above->node(id).fallback = level;
+    level = above;
+  }
+  for (int i = 0; i < 40; ++i) {  // beyond any number
+    auto above = chain(2, {1});
+    for (NodeId id : above->order()) above->node(id).fallback = level;
+    level = above;
+  }
+  EXPECT_GE(passes::expanded_size(*level), size_t(1) << 40);
 }
 
 }  // namespace

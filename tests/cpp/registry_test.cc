@@ -163,7 +163,7 @@ TEST_F(Loading, NeededLibraryThatNeedsAMissingOne) {
           "libindirect.so needs the library libvanished.so, which is not found");
 }
 TEST_F(Loading, NeededLibrariesThatAreThere) {
-  for (auto name : {"present_dependency.so", "newer_dependency.so"}) {
+  for (auto name : {"present_dependency.so", "newer_dependency.so", "inherited_rpath.so"}) {
     EXPECT_FALSE(::dlopen("libpresent.so", RTLD_LAZY | RTLD_NOLOAD));
     EXPECT_NO_THROW(Registry().load(kBad / name)) << name;
   }

@@ -37,6 +37,8 @@ REFUSED = [
 
 def parameters(f):
     """Names of what a function, or a class's constructor, takes; None where Python does not tell."""
+    if inspect.isclass(f) and hasattr(f, "arguments"):  # a primitive of ours
+        return list(f.arguments)
     try:
         found = inspect.signature(f.__init__ if inspect.isclass(f) else f).parameters.values()
     except (TypeError, ValueError):
@@ -56,11 +58,14 @@ def shared(module):
 def not_taken(module, ours, theirs):
     """Arguments of MindSpore's that ours has not: by name, but of functions of ops by position."""
     here, there = parameters(ours), parameters(theirs)
-    if here is None or there is None or not (inspect.isfunction(ours) or issubclass(ours, nn.Cell)):
+    if here is None or there is None or not (inspect.isfunction(ours) or inspect.isclass(ours)):
         return []
-    if any(p.kind == p.VAR_POSITIONAL for p in inspect.signature(ours).parameters.values()):
+    if inspect.isfunction(ours) and any(
+        p.kind == p.VAR_POSITIONAL for p in inspect.signature(ours).parameters.values()
+    ):
         return []
-    return there[len(here) :] if module == "mindspore.ops" else [p for p in there if p not in here]
+    by_place = module == "mindspore.ops" and inspect.isfunction(ours)
+    return there[len(here) :] if by_place else [p for p in there if p not in here]
 
 
 def message(run):
@@ -73,9 +78,11 @@ def message(run):
 
 INTRODUCTION = """# MindSpore's Python API in opgraft
 
-Written by `tests/mindspore/api.py`. Names that both have mean the same; layers take their arguments in MindSpore's
-order and by MindSpore's names, functions of `ops` take tensors by position. What is not listed is not there, and
-asking for it is an AttributeError. Tensors have Python's operators and slicing."""
+Written by `tests/mindspore/api.py`. `test_api.py` and `test_scripts.py` compare results with MindSpore's. Layers and
+primitives take their arguments in MindSpore's order and by MindSpore's names, functions of `ops` take tensors by
+position. What is not listed is not there, and asking for it is an AttributeError. Tensors have Python's operators and
+slicing. What MindSpore's methods of Tensor take Python does not tell: `sum(axis, dtype, keepdims)`,
+`mean(axis, keep_dims)` and the shapes and axes of the others are taken here, no more."""
 
 
 def document():

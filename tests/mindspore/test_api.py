@@ -3,6 +3,8 @@
 import inspect
 
 import api
+import mindspore as ms
+import numpy as np
 import opgraft
 import pytest
 from helpers import HERE
@@ -24,6 +26,64 @@ def test_a_function_takes_its_arguments_in_mindspores_order(name):
     """The first is the tensor, which goes by position."""
     got, want = (api.parameters(getattr(module, name)) for module in api.MODULES["mindspore.ops"])
     assert got[1:] == want[1 : len(got)]
+
+
+A = np.arange(24, dtype=np.float32).reshape(2, 3, 4) - 7
+INDEX = np.array([[1, 0], [0, 1]], np.int32)
+CALLS = {  # with the arguments that a reader of MindSpore's documentation gives
+    "gelu": lambda m: m.ops.gelu(m.Tensor(A)),
+    "GeLU": lambda m: m.ops.GeLU()(m.Tensor(A)),
+    "split by size": lambda m: m.ops.split(m.Tensor(A), 3, 2),
+    "split by sections": lambda m: m.ops.split(m.Tensor(A), [1, 2], 1),
+    "Split": lambda m: m.ops.Split(2, 2)(m.Tensor(A)),
+    "Tensor.split": lambda m: m.Tensor(A).split(2, 1),
+    "sum": lambda m: m.ops.sum(m.Tensor(A), (0, 2), True),
+    "sum of integers": lambda m: m.ops.sum(m.Tensor(INDEX), 1),
+    "Tensor.sum": lambda m: m.Tensor(A).sum(1, keepdims=True),
+    "mean": lambda m: m.ops.mean(m.Tensor(A), 1, True),
+    "Tensor.mean": lambda m: m.Tensor(A).mean((0, 1)),
+    "ReduceSum": lambda m: m.ops.ReduceSum(True)(m.Tensor(A), 1),
+    "BiasAdd": lambda m: m.ops.BiasAdd("NHWC")(m.Tensor(A[None]), m.Tensor(A[0, 0])),
+    "softmax": lambda m: m.ops.softmax(m.Tensor(A), 1),
+    "softmax in another dtype": lambda m: m.ops.softmax(m.Tensor(A), 0, dtype=m.float16),
+    "Softmax": lambda m: m.ops.Softmax(0)(m.Tensor(A)),
+    "StridedSlice": lambda m: m.ops.StridedSlice(1, 2, 0, 0, 0)(m.Tensor(A), (1, 1, 0), (2, 2, 2), (1, 1, 1)),
+    "Gather": lambda m: m.ops.Gather()(m.Tensor(A), m.Tensor(INDEX), 1),
+    "Flatten": lambda m: m.ops.Flatten()(m.Tensor(A)),
+    "Flatten of a vector": lambda m: m.ops.Flatten()(m.Tensor(A[0, 0])),
+    "flatten": lambda m: m.ops.flatten(m.Tensor(A), start_dim=0, end_dim=1),
+    "Squeeze": lambda m: m.ops.Squeeze(0)(m.Tensor(A[:1])),
+    "Concat": lambda m: m.ops.Concat(1)((m.Tensor(A), m.Tensor(A))),
+    "MatMul": lambda m: m.ops.MatMul(False, True)(m.Tensor(A[0]), m.Tensor(A[1])),
+    "avg_pool2d": lambda m: m.ops.avg_pool2d(m.Tensor(A[None]), 2, 2, 1, True, False),
+    "Dense": lambda m: m.nn.Dense(4, 2, "ones", 0.5, True, "relu")(m.Tensor(A)),
+    "Dense of float16": lambda m: m.nn.Dense(4, 2, m.Tensor(np.ones((2, 4), np.float16)), has_bias=False)(
+        m.Tensor(A.astype(np.float16))
+    ),
+    "LayerNorm": lambda m: m.nn.LayerNorm((4,), -1, -1, 2, "ones", 1e-3)(m.Tensor(A)),
+    "Embedding": lambda m: m.nn.Embedding(3, 2, False, "ones", m.float32, 1)(m.Tensor(INDEX)),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_the_same_call_gives_the_same(name):
+    """float32: within 100 roundings (SumExt and Softmax add up to 24 terms); float16 within 4."""
+    got, want = (CALLS[name](m) for m in (opgraft, ms))
+    got, want = ([t.asnumpy() for t in (r if isinstance(r, tuple) else (r,))] for r in (got, want))
+    assert len(got) == len(want)
+    for g, w in zip(got, want):
+        assert g.dtype == w.dtype and g.shape == w.shape
+        tolerance = {"float32": 100 * 2.0**-24, "float16": 4 * 2.0**-11}.get(str(w.dtype), 0)
+        np.testing.assert_allclose(g, w, rtol=tolerance, atol=tolerance * np.abs(w).max())
+
+
+@pytest.mark.parametrize("call", [
+    lambda m: m.ops.Gather(1)(m.Tensor(A), m.Tensor(INDEX), 1),
+    lambda m: m.ops.Softmax(0, 1), lambda m: m.ops.split(m.Tensor(A), [1, 1], 1),
+], ids=["Gather by batches", "too many attributes", "sections of another sum"])  # fmt: skip
+def test_what_is_not_taken_is_refused(call):
+    with pytest.raises((TypeError, ValueError)):
+        call(opgraft)
 
 
 def test_the_list_is_as_written():

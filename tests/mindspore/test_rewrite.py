@@ -294,3 +294,45 @@ def test_nothing_that_matches():
     with pytest.raises(ValueError, match="graft: the chain must name at least one call, got none"):
         graft(net, [], fused, prove=(normal(4, 8),))
     assert opgraft.mindspore.Grafted is type(graft(net, ["none"], fused, prove=(normal(4, 8),)))
+
+
+class Peeks(nn.Cell):
+    """Reaches a cell of its SequentialCell alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.seq = nn.SequentialCell(nn.Dense(8, 8), nn.GELU())
+
+    def construct(self, x, features=False):
+        if features:
+            return self.seq[0](x)
+        return self.seq(x)
+
+
+def test_a_sequence_whose_cells_are_reached_one_by_one_is_left_alone():
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net, x = Peeks(), Tensor(normal(4, 8))
+    grafted, report = graft(net, [nn.Dense, nn.GELU], fused, prove=(x,))
+    assert not report.swapped and "Peeks uses self.seq otherwise than by calling it" in str(report.left)
+    np.testing.assert_array_equal(grafted(x, True).asnumpy(), net(x, True).asnumpy())
+
+
+class Counts(nn.Cell):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.dense, self.act = nn.BatchNorm1d(8), nn.Dense(8, 8), nn.GELU()
+
+    def construct(self, x):
+        h = self.dense(self.norm(x))
+        return self.act(h)
+
+
+def test_a_proof_leaves_the_parameters_as_they_were():
+    """In training, BatchNorm moves its statistics at every run."""
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    net, x = Counts().set_train(True), Tensor(normal(4, 8) + 3)
+    before = [p.asnumpy().copy() for p in net.get_parameters()]
+    assert graft(net, [nn.Dense, nn.GELU], fused, prove=(x,))[1].swapped
+    assert graft(net, nn.GELU, lambda cell: custom("FusedGeLU", approximate="tanh"), prove=(x,))[1].swapped
+    for p, value in zip(net.get_parameters(), before, strict=True):
+        np.testing.assert_array_equal(p.asnumpy(), value)

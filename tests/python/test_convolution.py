@@ -4,7 +4,7 @@ import numpy as np
 import opgraft
 import pytest
 from conftest import tables
-from opgraft import Tensor, _core, nn, ops, rewrite
+from opgraft import Parameter, Tensor, _core, nn, ops, rewrite
 
 MODES = pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
 CASES = {folder: module for folder, module in tables() if folder in ("conv", "batch_norm", "pool")}
@@ -186,6 +186,25 @@ def test_what_follows_a_convolution_is_grafted(norm, fused, act, shortcut, group
     added = np.abs(net.shortcut(x).asnumpy() if shortcut else x).max()
     np.testing.assert_allclose(got, want, rtol=0, atol=8 * 2.0**-24 * (2.2 * (sums + 0.5) + 0.25 + added))
     assert (got == 0).any()
+
+
+def test_a_residual_that_broadcasts_over_open_sizes_stays_outside():
+    """One number per channel, as in squeeze and excitation, beside a height and width that nobody knows."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 8, 3, 2, pad_mode="same", has_bias=True)
+            self.each = Parameter(np.arange(8, dtype=np.float32).reshape(1, 8, 1, 1))
+
+        def construct(self, x):
+            return self.conv(x) + self.each
+
+    net, x = Net(), normal(1, 4, 8, 6)
+    want = net(Tensor(x)).asnumpy()
+    net.set_inputs(Tensor(shape=[1, 4, None, None], dtype=opgraft.float32))
+    rewrite.substitute(net, prove=(x,))
+    np.testing.assert_allclose(net(Tensor(x)).asnumpy(), want, rtol=1e-5, atol=1e-5)
 
 
 def test_a_residual_that_broadcasts_stays_outside():

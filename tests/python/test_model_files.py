@@ -3,6 +3,7 @@
 import pathlib
 import resource
 import struct
+import sys
 
 import numpy as np
 import opgraft
@@ -180,3 +181,29 @@ def test_without_its_operator_a_grafted_node_runs_what_it_replaced(tmp_path, cap
     with pytest.raises(ValueError, match="Danse"):
         (tmp_path / "gone.mindir").write_bytes(gone.replace(b"opgraft_fallback", b"opgraft_fallbock"))
         opgraft.load(tmp_path / "gone.mindir")
+
+
+def test_a_layout_under_either_of_its_names(tmp_path):
+    """MindSpore's pools may say data_format where opgraft's op.yaml has format: NHWC is refused, not taken for NCHW."""
+    sys.path.insert(0, str(SOURCES.parent / "fuzz" / "seeds"))
+    import mindir as wire
+
+    def text(name, value):
+        return wire.attribute(name, wire.A_STRING, (5, value))
+
+    for layout in ("NCHW", "NHWC"):
+        attributes = [
+            wire.many(wire.A_TUPLE, *(wire.integer(n) for n in (1, 1, 2, 2)), name="kernel_size"),
+            wire.many(wire.A_TUPLE, *(wire.integer(n) for n in (1, 1, 2, 2)), name="strides"),
+            text("pad_mode", "VALID"),
+            text("data_format", layout),
+        ]
+        pool = wire.message((1, "MaxPool:1"), (2, "MaxPool"), *((3, a) for a in attributes))
+        file = tmp_path / f"{layout}.mindir"
+        call, x = wire.node("REF::MaxPool:1", ["x"], "y"), wire.value("x", (1, 8, 8, 2))
+        file.write_bytes(wire.model([call], ["y"], [x], primitives=[pool]))
+        if layout == "NCHW":
+            assert opgraft.load(file).outputs
+        else:
+            with pytest.raises(ValueError, match="format must be NCHW, got 'NHWC'"):
+                opgraft.load(file)
