@@ -31,8 +31,8 @@ class LayerNorm(nn.Cell):
         self.epsilon = epsilon
 
     def construct(self, x):
-        centred = x - ops.mean(x, -1, keepdim=True)
-        variance = ops.mean(centred * centred, -1, keepdim=True)
+        centred = x - ops.mean(x, -1, keep_dims=True)
+        variance = ops.mean(centred * centred, -1, keep_dims=True)
         return centred * ops.rsqrt(variance + self.epsilon) * self.weight + self.bias
 
 
