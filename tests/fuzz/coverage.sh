@@ -13,7 +13,7 @@ python3 - "$root" "$build/profile/summary.json" <<'PYTHON'
 import json, pathlib, re, sys
 
 root, summary = pathlib.Path(sys.argv[1]), json.load(open(sys.argv[2]))
-reading = re.compile(r"registry/(manifest|elf|descriptor)\.cc|infer/npy\.cc|infer/mindir_(?!writer|encode)\w+\.cc")
+reading = re.compile(r"registry/(manifest|elf|descriptor)\.cc|infer/(npy|checkpoint)\.cc|infer/mindir_(?!writer|encode)\w+\.cc")
 least, low, lines, covered = 80, [], 0, 0
 print(f"{'line coverage of':28} {'lines':>6} {'run':>6} {'%':>6}")
 for file in sorted(summary["data"][0]["files"], key=lambda f: f["filename"]):
