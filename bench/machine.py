@@ -1,0 +1,69 @@
+"""The machine a table was measured on, and its limits: bandwidth of a copy, rate of a matrix product."""
+
+import os
+import pathlib
+import platform
+import threading
+import time
+
+import numpy as np
+
+
+def _cpu():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.split(":", 1)[1].strip()
+    return platform.machine()
+
+
+def _flags():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return set(line.split()[2:])
+    return set()
+
+
+def _simd():
+    flags = _flags()
+    best = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE4"
+    return {"SSE4": "SSE4", "AVX2": "AVX2", "AVX3": "AVX-512"}.get(os.environ.get("OPGRAFT_SIMD"), best)
+
+
+def copy_bandwidth(threads, megabytes=256, rounds=5):
+    """Bytes per second, read and written, of `threads` threads that copy memory far beyond the caches."""
+    size = megabytes * 2**20 // threads
+    pairs = [(np.ones(size, np.uint8), np.zeros(size, np.uint8)) for _ in range(threads)]
+    best = float("inf")
+    for _ in range(rounds):
+        running = [threading.Thread(target=np.copyto, args=(to, of)) for of, to in pairs]
+        begin = time.perf_counter()
+        for t in running:
+            t.start()
+        for t in running:
+            t.join()
+        best = min(best, time.perf_counter() - begin)
+    return 2 * size * threads / best
+
+
+def gemm_peak(threads, n=2048, rounds=5):
+    """float32 operations per second of NumPy's product of two n x n matrices, one half of the rows per thread."""
+    a, b = np.ones((n, n), np.float32), np.ones((n, n), np.float32)
+    c = np.empty_like(a)
+    cuts = [n * k // threads for k in range(threads + 1)]
+    best = float("inf")
+    for _ in range(rounds):
+        running = [
+            threading.Thread(target=np.matmul, args=(a[i:j], b), kwargs={"out": c[i:j]}) for i, j in zip(cuts, cuts[1:])
+        ]
+        begin = time.perf_counter()
+        for t in running:
+            t.start()
+        for t in running:
+            t.join()
+        best = min(best, time.perf_counter() - begin)
+    return 2.0 * n**3 / best
+
+
+def describe(threads):
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "simd": _simd(), "copy_bandwidth": copy_bandwidth(threads),
+            "gemm_peak": gemm_peak(threads)}  # fmt: skip

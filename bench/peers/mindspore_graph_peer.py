@@ -1,0 +1,43 @@
+"""MindSpore, graph mode."""
+
+import ml_dtypes
+import mindspore
+import numpy as np
+
+from . import Missing, as_list
+
+
+def VERSION():
+    return mindspore.__version__
+
+
+def tensor(a):
+    if a.dtype == ml_dtypes.bfloat16:
+        return mindspore.Tensor(a.astype(np.float32)).astype(mindspore.bfloat16)
+    return mindspore.Tensor(a)
+
+
+def build(row, inputs, weights, threads, mode=mindspore.GRAPH_MODE):
+    if row.mindspore is None:
+        raise Missing(row.missing.get("mindspore", "no MindSpore form"))
+    mindspore.set_context(mode=mode, device_target="CPU", runtime_num_threads=threads)
+    mindspore.runtime.launch_blocking()
+    function = row.mindspore(mindspore)
+
+    class Net(mindspore.nn.Cell):
+        def construct(self, *x):
+            return function(*x)
+
+    net = Net().set_train(False)
+    given = [tensor(a) for a in [*inputs, *weights]]
+    last = []
+
+    def run():
+        last[:] = as_list(net(*given))
+        for t in last:
+            t.asnumpy() if t.dtype != mindspore.bfloat16 else mindspore.runtime.synchronize()
+
+    def fetch():
+        return [(t.astype(mindspore.float32) if t.dtype == mindspore.bfloat16 else t).asnumpy() for t in last]
+
+    return run, fetch

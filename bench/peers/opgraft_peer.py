@@ -1,0 +1,38 @@
+"""opgraft: the row's operator (or its own program) in a traced Cell, run by the engine's session."""
+
+import opgraft
+from opgraft import _core
+
+from . import Missing, as_list
+
+
+def VERSION():
+    return opgraft.__version__
+
+
+def build(row, inputs, weights, threads):
+    _core.set_threads(threads)
+    if not row.op and row.opgraft is None:
+        raise Missing(row.missing.get("opgraft", "no operator"))
+
+    class Net(opgraft.nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.names = [f"weight{k}" for k in range(len(weights))]
+            for name, w in zip(self.names, weights):
+                setattr(self, name, opgraft.Parameter(opgraft.Tensor(w)))
+
+        def construct(self, *x):
+            given = [*x, *(getattr(self, n) for n in self.names)]
+            if row.opgraft is not None:
+                return row.opgraft(opgraft)(*given)
+            return opgraft.ops.primitive(row.op, *given, **row.attrs)
+
+    net = Net()
+    session = net.session(*(opgraft.Tensor(a) for a in inputs))
+    last = []
+
+    def run():
+        last[:] = session.run(inputs)
+
+    return run, lambda: last

@@ -1,0 +1,23 @@
+"""opgraft's scalar twin: the operator's plain loop, on one thread."""
+
+import numpy as np
+import opgraft
+from opgraft import _core
+
+from . import Missing
+
+
+def VERSION():
+    return opgraft.__version__
+
+
+def build(row, inputs, weights, threads):
+    if not row.op:
+        raise Missing("the row is more than one operator")
+    op, given = _core.resolve(row.op), [*inputs, *weights]
+    outputs = [np.empty_like(a) for a in _core.run_op(op, given, row.attrs)]
+
+    def run():
+        _core.run_reference_into(op, given, outputs, row.attrs)
+
+    return run, lambda: outputs

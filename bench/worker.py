@@ -1,0 +1,104 @@
+"""One peer: builds, checks and times rows as the lines on standard input say (bench/operators.py writes them).
+
+Each line is a JSON object, and is answered by one:
+  {"do": "build", "row": NAME, "expected": FILE.npz} -> {"ok": true} or {"missing": reason} or {"wrong": difference}
+  {"do": "time", "row": NAME, "seconds": S, "least": N} -> {"seconds": [of one call, ...]}
+  {"do": "drop", "row": NAME} -> {}
+"""
+
+import argparse
+import gc
+import importlib
+import json
+import os
+import pathlib
+import sys
+import time
+import traceback
+
+parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+parser.add_argument("peer")
+parser.add_argument("--threads", type=int, default=2)
+args = parser.parse_args()
+
+import numpy as np  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+from peers import PEERS, Missing  # noqa: E402
+from rows import rows  # noqa: E402
+
+# Frameworks print to standard output, too.
+answers = os.fdopen(os.dup(1), "w")
+os.dup2(2, 1)
+peer = importlib.import_module(f"peers.{PEERS[args.peer][2]}")
+table, built = {r.name: r for r in rows()}, {}
+
+
+def difference(row, got, file):
+    """None where all outputs agree with the expected ones, else in words by how much they do not."""
+    want = np.load(file)
+    want = [want[k] for k in want.files]
+    if len(got) < len(want):
+        return f"{len(got)} outputs, expected {len(want)}"
+    for k, (g, w) in enumerate(zip(got, want)):
+        g = np.asarray(g).astype(np.float64)
+        if g.shape != w.shape:
+            return f"output {k} has shape {g.shape}, expected {w.shape}"
+        with np.errstate(all="ignore"):
+            # NaN is never within the bound.
+            bad = ~((np.abs(g - w) <= row.atol + row.rtol * np.abs(w)) | (g == w))
+        if bad.any():
+            at = np.unravel_index(np.argmax(np.where(bad, np.abs(g - w), -1)), w.shape)
+            return (f"output {k} differs in {bad.sum()} of {bad.size} elements, worst {g[at]:.9g} for {w[at]:.9g} "
+                    f"(rtol {row.rtol:.2g}, atol {row.atol:.2g})")  # fmt: skip
+    return None
+
+
+def build(row, expected):
+    inputs, weights = row.arrays()
+    run, fetch = peer.build(row, inputs, weights, args.threads)
+    run()
+    if (wrong := difference(row, fetch(), expected)) is not None:
+        return {"wrong": wrong}
+    built[row.name] = run, fetch
+    return {"ok": True}
+
+
+def measure(run, seconds, least):
+    """Seconds of a call: the means of batches of about a millisecond, over `seconds`, after one batch that is not
+    counted; `least` batches in any case."""
+    begin = time.perf_counter()
+    run()
+    once = time.perf_counter() - begin
+    batch = max(1, min(10_000, int(1e-3 / max(once, 1e-7))))
+    found, end = [], time.perf_counter() + seconds
+    for _ in range(batch if batch > 1 else 0):
+        run()
+    while len(found) < least or time.perf_counter() < end:
+        begin = time.perf_counter()
+        for _ in range(batch):
+            run()
+        found.append((time.perf_counter() - begin) / batch)
+    return found
+
+
+for line in sys.stdin:
+    task = json.loads(line)
+    row = table.get(task.get("row"))
+    try:
+        if task["do"] == "version":
+            answer = {"version": peer.VERSION()}
+        elif task["do"] == "build":
+            answer = build(row, task["expected"])
+        elif task["do"] == "time":
+            answer = {"seconds": measure(built[row.name][0], task["seconds"], task["least"])}
+        else:
+            built.pop(row.name, None)
+            gc.collect()
+            answer = {}
+    except Missing as e:
+        answer = {"missing": str(e)}
+    except Exception as e:  # noqa: BLE001 - a peer's failure is a figure that is missing, with its reason
+        traceback.print_exc()
+        answer = {"missing": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"[:200]}
+    print(json.dumps(answer), file=answers, flush=True)
