@@ -1,9 +1,11 @@
 """The peers' virtual environments: .venv-torch and so on, in the repository's root, at pinned versions."""
 
 import hashlib
+import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 from peers import PEERS
 
@@ -16,22 +18,39 @@ def find(names, install=False):
     found = {}
     for name in names:
         folder, requirements, _ = PEERS[name]
-        python = ROOT / folder / "bin" / "python"
         if requirements is None:
+            python = ROOT / folder / "bin" / "python"
             found[name] = python if python.exists() else pathlib.Path(sys.executable)
             continue
-        file = (HERE / "requirements" / requirements).resolve()
-        stamp = ROOT / folder / ".requirements.sha256"
-        wanted = hashlib.sha256(file.read_bytes()).hexdigest()
-        ready = python.exists() and stamp.exists() and stamp.read_text().strip() == wanted
-        if not ready and install:
-            ready = _install(ROOT / folder, file)
-            if ready:
-                stamp.write_text(wanted + "\n")
-        found[name] = python if ready else None
-        if not ready:
+        found[name] = _python(folder, requirements, install)
+        if not found[name]:
             print(f"operators.py: {name} is not installed (--install does): its column stays empty", file=sys.stderr)
     return found
+
+
+def plot(result, path, install=False):
+    """Draws the result, in an environment of its own."""
+    python = _python(".venv-plot", "plot.txt", install)
+    if python is None:
+        print(f"operators.py: {path} is not drawn: matplotlib is not installed (--install does)", file=sys.stderr)
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
+        json.dump(result, file)
+        file.flush()
+        subprocess.run([str(python), str(HERE / "plot.py"), file.name, "-o", str(path)], check=True)
+
+
+def _python(folder, requirements, install):
+    """The Python of the environment `folder`, or None where it is not there as `requirements` asks."""
+    python = ROOT / folder / "bin" / "python"
+    file = (HERE / "requirements" / requirements).resolve()
+    stamp = ROOT / folder / ".requirements.sha256"
+    wanted = hashlib.sha256(file.read_bytes()).hexdigest()
+    ready = python.exists() and stamp.exists() and stamp.read_text().strip() == wanted
+    if not ready and install and _install(ROOT / folder, file):
+        stamp.write_text(wanted + "\n")
+        ready = True
+    return python if ready else None
 
 
 def _install(folder, requirements):

@@ -1,10 +1,10 @@
-"""The operators beside their peers: one table of rows against opgraft, its scalar twin, NumPy, torch eager and compiled,
-ONNX Runtime, OpenVINO and MindSpore.
+"""The operators beside their peers, in one table: opgraft, its scalar twin, NumPy, torch eager and compiled, ONNX
+Runtime, OpenVINO and MindSpore.
 
-Every peer is a process of its own in an environment of its own, with the same number of threads and the same inputs. A
-result that is wrong voids the figure. The peers take turns, several rounds a row, so that noise hits all alike; one that
-is not in its turn is stopped, lest its spinning threads disturb the others. The minimum and the median are kept of each,
-and the ratio of opgraft's minimum to the best peer's.
+Every peer is a process of its own in an environment of its own, with the same number of threads and the same inputs.
+A result that is wrong voids the figure. The peers take turns, several rounds a row, so that noise hits all alike; one
+that is not in its turn is stopped, lest its spinning threads disturb the others. The minimum and the median are kept
+of each, and the ratio of opgraft's minimum to the best peer's.
 """
 
 import argparse
@@ -30,6 +30,7 @@ from peers import PEERS  # noqa: E402
 from rows import rows  # noqa: E402
 
 SECONDS = 0.04  # of a turn
+SLOW = 2.0
 
 
 class Peer:
@@ -72,14 +73,18 @@ def measure_row(row, peers, folder, rounds, seconds):
     """{peer: {"min", "median"} or {"missing"} or {"wrong"}}"""
     expected = pathlib.Path(folder) / "expected.npz"
     np.savez(expected, *row.expected())
-    figures = {}
+    figures, turns = {}, {}
     for peer in peers:
         answer = peer.ask(do="build", row=row.name, expected=str(expected))
         figures[peer.name] = {k: answer[k] for k in ("missing", "wrong") if k in answer}
+        # A slow one, as a scalar loop over a large product, gets fewer turns: about SLOW seconds in all.
+        turns[peer] = min(rounds, max(1, int(SLOW / max(answer.get("once", 0.0), 1e-9))))
     samples = {p: [] for p in peers if not figures[p.name]}
-    for _ in range(rounds):
+    for k in range(rounds):
         for peer, taken in samples.items():
-            answer = peer.ask(do="time", row=row.name, seconds=seconds, least=1)
+            if k >= turns[peer]:
+                continue
+            answer = peer.ask(do="time", row=row.name, seconds=seconds)
             if "missing" in answer:
                 figures[peer.name] = answer
             taken += answer.get("seconds", [])
@@ -149,9 +154,7 @@ def main():
     if args.markdown:
         args.markdown.write_text(text + "\n")
     if args.plot:
-        import plot
-
-        plot.draw(result, args.plot)
+        environments.plot(result, args.plot, args.install)
     wrong = [n for n, r in result["rows"].items() if "min" not in r["figures"].get("opgraft", {"min": 0})]
     if wrong:
         print(f"operators.py: opgraft has no figure for {', '.join(wrong)}", file=sys.stderr)

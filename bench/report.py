@@ -81,7 +81,7 @@ def markdown(result):
     names = [p for p in PEERS if p in result["peers"]]
     head = (
         f"{m['cpu']}, {m['simd']}, {result['threads']} threads each; copy {m['copy_bandwidth'] / 1e9:.1f} GB/s, "
-        f"NumPy's product of 2048² matrices {m['gemm_peak'] / 1e9:.0f} GFLOP/s. "
+        f"product of 2048² matrices {m['gemm_peak'] / 1e9:.0f} GFLOP/s. "
         + ", ".join(f"{p} {result['peers'][p]}" for p in names if p != "twin")
         + f". Minimum (median) of {result['rounds']} turns."
     )

@@ -1,8 +1,9 @@
 """One peer: builds, checks and times rows as the lines on standard input say (bench/operators.py writes them).
 
 Each line is a JSON object, and is answered by one:
-  {"do": "build", "row": NAME, "expected": FILE.npz} -> {"ok": true} or {"missing": reason} or {"wrong": difference}
-  {"do": "time", "row": NAME, "seconds": S, "least": N} -> {"seconds": [of one call, ...]}
+  {"do": "version"} -> {"version": V}
+  {"do": "build", "row": NAME, "expected": FILE.npz} -> {"once": seconds of a call}, {"missing": reason} or {"wrong": how}
+  {"do": "time", "row": NAME, "seconds": S} -> {"seconds": [of one call, ...]}
   {"do": "drop", "row": NAME} -> {}
 """
 
@@ -60,21 +61,25 @@ def build(row, expected):
     run()
     if (wrong := difference(row, fetch(), expected)) is not None:
         return {"wrong": wrong}
-    built[row.name] = run, fetch
-    return {"ok": True}
+    built[row.name] = run
+    begin = time.perf_counter()
+    run()
+    return {"once": time.perf_counter() - begin}
 
 
-def measure(run, seconds, least):
-    """Seconds of a call: the means of batches of about a millisecond, over `seconds`, after one batch that is not
-    counted; `least` batches in any case."""
+def measure(run, seconds):
+    """Seconds of a call: the means of batches of about a millisecond, over `seconds`, after a batch that is not
+    counted. What takes longer than `seconds` is called once."""
     begin = time.perf_counter()
     run()
     once = time.perf_counter() - begin
+    if once > seconds:
+        return [once]
     batch = max(1, min(10_000, int(1e-3 / max(once, 1e-7))))
     found, end = [], time.perf_counter() + seconds
     for _ in range(batch if batch > 1 else 0):
         run()
-    while len(found) < least or time.perf_counter() < end:
+    while not found or time.perf_counter() < end:
         begin = time.perf_counter()
         for _ in range(batch):
             run()
@@ -91,7 +96,7 @@ for line in sys.stdin:
         elif task["do"] == "build":
             answer = build(row, task["expected"])
         elif task["do"] == "time":
-            answer = {"seconds": measure(built[row.name][0], task["seconds"], task["least"])}
+            answer = {"seconds": measure(built[row.name], task["seconds"])}
         else:
             built.pop(row.name, None)
             gc.collect()

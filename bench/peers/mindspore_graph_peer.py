@@ -1,7 +1,7 @@
 """MindSpore, graph mode."""
 
-import ml_dtypes
 import mindspore
+import ml_dtypes
 import numpy as np
 
 from . import Missing, as_list

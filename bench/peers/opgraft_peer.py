@@ -3,7 +3,7 @@
 import opgraft
 from opgraft import _core
 
-from . import Missing, as_list
+from . import Missing
 
 
 def VERSION():
@@ -12,7 +12,7 @@ def VERSION():
 
 def build(row, inputs, weights, threads):
     _core.set_threads(threads)
-    if not row.op and row.opgraft is None:
+    if not (row.op or row.opgraft or row.cell):
         raise Missing(row.missing.get("opgraft", "no operator"))
 
     class Net(opgraft.nn.Cell):
@@ -28,7 +28,8 @@ def build(row, inputs, weights, threads):
                 return row.opgraft(opgraft)(*given)
             return opgraft.ops.primitive(row.op, *given, **row.attrs)
 
-    net = Net()
+    net = row.cell(opgraft) if row.cell else Net()
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
     session = net.session(*(opgraft.Tensor(a) for a in inputs))
     last = []
 

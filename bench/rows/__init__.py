@@ -44,6 +44,7 @@ class Row:
     onnx: Callable | None = None  # (g, *names) -> name or names of the outputs; for ONNX Runtime and OpenVINO
     mindspore: Callable | None = None  # (mindspore) -> f(*inputs, *weights)
     opgraft: Callable | None = None  # (opgraft) -> f(*inputs, *weights) traced as a Cell, in place of `op` alone
+    cell: Callable | None = None  # (opgraft) -> a Cell that takes the inputs and holds the weights, in place of both
     missing: dict = field(default_factory=dict)  # peer: why it has no figure
 
     def arrays(self):
