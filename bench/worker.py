@@ -2,7 +2,7 @@
 
 Each line is a JSON object, and is answered by one:
   {"do": "version"} -> {"version": V}
-  {"do": "build", "row": NAME, "expected": FILE.npz} -> {"once": seconds of a call}, {"missing": reason} or {"wrong": how}
+  {"do": "build", "row": NAME, "expected": FILE.npz} -> {"once": seconds of a call}, {"missing": why} or {"wrong": how}
   {"do": "time", "row": NAME, "seconds": S} -> {"seconds": [of one call, ...]}
   {"do": "drop", "row": NAME} -> {}
 """

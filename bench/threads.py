@@ -1,0 +1,150 @@
+"""Two threads against one, over all sizes: no kernel may be slower on two, also while another process takes a core.
+
+Each operator runs at sizes from a few elements to far beyond the caches, one and two threads in turn in one process.
+A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none. With --neighbour a process that never
+sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for its share of the lost core shows more.
+Exits with 1 where a figure is above --limit in a first and in a second measurement.
+"""
+
+import argparse
+import contextlib
+import json
+import pathlib
+import statistics
+import subprocess
+import sys
+import time
+
+import numpy as np
+from opgraft import _core
+
+LIMIT = 1.10
+SIZES = [2**k for k in range(8, 24, 1)]  # elements of the first input
+
+
+def normal(*shape):
+    return np.random.default_rng(0).standard_normal(shape, np.float32)
+
+
+def rows_of(width):
+    return lambda n: (max(1, n // width), min(n, width))
+
+
+def square(n):
+    side = max(4, int(round(n**0.5)))
+    return side, side
+
+
+def image(n):
+    side = max(4, int((n / 32) ** 0.5))
+    return 1, 32, side, side
+
+
+# (operator, attributes, the shape of n elements, further inputs for that shape)
+SWEEP = [
+    ("Add", {}, lambda n: (n,), lambda s: [normal(*s)]),
+    ("FusedGeLU", {"approximate": "tanh"}, lambda n: (n,), lambda s: []),
+    ("SwiGLU", {}, lambda n: (n,), lambda s: [normal(*s)]),
+    ("Softmax", {}, rows_of(128), lambda s: []),
+    ("FusedLayerNorm", {}, rows_of(1024), lambda s: [normal(s[1]), normal(s[1])]),
+    ("ReduceSum", {"axis": [0]}, rows_of(512), lambda s: []),
+    ("Transpose", {"perm": [1, 0]}, square, lambda s: []),
+    ("MatMul", {}, square, lambda s: [normal(*s)]),
+    ("Dense", {}, rows_of(512), lambda s: [normal(512, s[1]), normal(512)]),
+    ("Conv2D", {"out_channel": 32, "kernel_size": [3, 3], "pad_mode": "same"}, image, lambda s: [normal(32, 32, 3, 3)]),
+    ("MaxPool", {"kernel_size": [3, 3], "strides": [1, 1], "pad_mode": "SAME"}, image, lambda s: []),
+    ("ScaledDotProductAttention", {}, lambda n: (1, 8, max(1, n // 512), 64), lambda s: [normal(*s), normal(*s)]),
+]
+MOST = {"MatMul": 2**21, "ScaledDotProductAttention": 2**20, "Dense": 2**21, "Conv2D": 2**21}  # what is quadratic
+
+
+@contextlib.contextmanager
+def neighbour(wanted):
+    """A process that takes a whole core while the block runs."""
+    process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
+    try:
+        time.sleep(0.2 if wanted else 0)
+        yield
+    finally:
+        if process:
+            process.kill()
+            process.wait()
+
+
+def measure(call, rounds, seconds):
+    """Seconds of a call with one and with two threads: medians of turns."""
+    for threads in (1, 2):
+        _core.set_threads(threads)
+        call()
+    begin = time.perf_counter()
+    call()
+    batch = max(1, int(seconds / max(time.perf_counter() - begin, 1e-7)))
+    found = {1: [], 2: []}
+    for _ in range(rounds):
+        for threads, taken in found.items():
+            _core.set_threads(threads)
+            call()
+            begin = time.perf_counter()
+            for _ in range(batch):
+                call()
+            taken.append((time.perf_counter() - begin) / batch)
+    return statistics.median(found[1]), statistics.median(found[2])
+
+
+def sweep(names, sizes, rounds, seconds, limit):
+    for name, attrs, shape_of, others in SWEEP:
+        if names and name not in names:
+            continue
+        op = _core.resolve(name)
+        for size in sizes:
+            if size > MOST.get(name, size):
+                continue
+            shape = shape_of(size)
+            inputs = [normal(*shape), *others(shape)]
+            outputs = [np.empty_like(a) for a in _core.run_op(op, inputs, attrs)]
+
+            def call():
+                _core.run_into(op, inputs, outputs, attrs)  # noqa: B023 - called in this round only
+
+            one, two = measure(call, rounds, seconds)
+            if two > limit * one:  # noise? once more, longer
+                one, two = measure(call, 3 * rounds, seconds)
+            yield name, size, one, two
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--neighbour", action="store_true", help="while another process takes a core")
+    parser.add_argument("--ops", nargs="+", metavar="OP", help=f"of {', '.join(s[0] for s in SWEEP)}")
+    parser.add_argument("--quick", action="store_true", help="every third size, fewer rounds")
+    parser.add_argument("--limit", type=float, default=LIMIT, help="most time of two threads over one (default 1.10)")
+    parser.add_argument("--json", type=pathlib.Path, help="write the figures")
+    args = parser.parse_args()
+    if unknown := set(args.ops or []) - {s[0] for s in SWEEP}:
+        parser.error(f"--ops: must be of {', '.join(s[0] for s in SWEEP)}, got {', '.join(sorted(unknown))}")
+    sizes = SIZES[::3] if args.quick else SIZES
+    print("time of two threads / one" + (", a neighbour on one core" if args.neighbour else ""))
+    print(f"{'operator':26}" + "".join(f"{'2^' + str(n.bit_length() - 1):>7}" for n in sizes))
+    figures, slower, last = {}, [], None
+    with neighbour(args.neighbour):
+        # A neighbour's turns last milliseconds: longer samples see their mean.
+        rounds, seconds = (3 if args.quick else 7), (2e-2 if args.neighbour else 2e-3)
+        for name, size, one, two in sweep(args.ops, sizes, rounds, seconds, args.limit):
+            if name != last:
+                print(f"{chr(10) if last else ''}{name:26}", end="")
+                last = name
+            figures[f"{name} {size}"] = {"one": one, "two": two}
+            if two > args.limit * one:
+                slower.append(f"{name} {size}: {two / one:.2f} ({one * 1e6:.1f} -> {two * 1e6:.1f} us)")
+            print(f"{two / one:6.2f}{'*' if two > args.limit * one else ' '}", end="", flush=True)
+    print()
+    _core.set_threads(0)
+    if args.json:
+        args.json.write_text(json.dumps({"limit": args.limit, "seconds": figures}, indent=2) + "\n")
+    if slower:
+        print(f"\nslower on two threads than {args.limit:g} times one (*):\n  " + "\n  ".join(slower))
+    return 1 if slower else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
