@@ -1,15 +1,18 @@
 // A pool for short parallel loops. Work is handed out in chunks by one atomic counter, so that a core
 // taken away by another process costs that core and no more; workers spin briefly, then sleep on a
-// futex. A loop that finds the pool busy with another runs on its own thread. No static destructor;
-// after fork the child starts workers of its own.
+// futex. A loop that finds the pool busy with another runs on its own thread. So does one that comes
+// while sharing costs more than it brings: see Balance. No static destructor; after fork the child
+// starts workers of its own.
 #include "aot_ops/common/threads.h"
 
 #include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -20,6 +23,44 @@ constexpr int kMostThreads = 256;
 constexpr int kSpins = 4000;  // about 50-100 µs: a model's next loop usually comes sooner
 
 inline void pause() { __builtin_ia32_pause(); }
+
+int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
+  timespec t;
+  clock_gettime(clock, &t);
+  return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
+}
+
+// Whether sharing loops pays. A worker whose core another process has taken holds its chunk for
+// milliseconds, and spins in the owner's place where both have one core left. What sharing won or lost
+// is summed; in the red, loops run on their own thread for a time many times the loss, then sharing is
+// tried again. All times in ns; written by the owner of the pool only.
+struct Balance {
+  static constexpr int64_t kMost = 2'000'000;        // won time that is remembered: a hiccup of the machine uses it up
+  static constexpr int64_t kFirst = 4, kLast = 256;  // times the loss; doubled until sharing pays again
+  static constexpr int64_t kLeast = 200'000;         // a loss counts as this much
+  static constexpr int kSample = 8;                  // one loop of so many asks for the owner's CPU time
+  std::atomic<int64_t> alone_until{0};
+  int64_t sum = kMost, factor = kFirst, streak = 0;
+  uint32_t loops = 0;
+
+  bool samples() { return ++loops % kSample == 0; }
+  // The owner did `mine` of `total` indices in `own` ns and then waited; `taken` of `own` it was not running, or -1:
+  // not asked.
+  void book(int64_t own, int64_t wait, int64_t taken, int64_t mine, int64_t total) {
+    const int64_t lost = std::max<int64_t>(taken, 0);
+    // Alone, it would have done the others' indices at its own pace.
+    const int64_t alone = mine > 0 ? int64_t(double(own - lost) * double(total - mine) / double(mine)) : own + wait;
+    int64_t won = alone - wait - lost;
+    // Without knowing what was taken only a loss is sure; those that know stand for the others.
+    won = taken < 0 ? std::min<int64_t>(won, 0) : kSample * won;
+    sum = std::min(sum + won, kMost);
+    if (won > 0 && (streak += won) > 2 * kMost) factor = kFirst;
+    if (sum >= 0) return;
+    alone_until.store(now() + factor * std::max(-sum, kLeast), std::memory_order_relaxed);
+    factor = std::min(2 * factor, kLast);
+    sum = streak = 0;
+  }
+};
 
 // How many threads this thread was told that there are: what it has made room for, whatever another sets meanwhile.
 thread_local int32_t answered = 0;
@@ -39,14 +80,17 @@ struct Pool {
   std::atomic<int32_t> limit{0};  // workers of the current loop are below it
   int32_t started = 1;            // threads that exist, the caller included
   Pool *before = nullptr;         // of the process that this one was forked from
+  Balance balance;
 
-  void work(int32_t worker) {
+  // Takes chunks until none is left; how many indices it did.
+  int64_t work(int32_t worker) {
     const int64_t total = n, size = chunk;
-    for (;;) {
+    for (int64_t mine = 0;;) {
       int64_t begin = next.fetch_add(size, std::memory_order_relaxed);
-      if (begin >= total) return;
+      if (begin >= total) return mine;
       int64_t end = begin + size < total ? begin + size : total;
       body(arg, begin, end, worker);
+      mine += end - begin;
       done.fetch_add(end - begin, std::memory_order_release);
     }
   }
@@ -94,8 +138,12 @@ struct Pool {
   void loop(int64_t total, int64_t grain, void (*f)(void *, int64_t, int64_t, int32_t), void *a) {
     int32_t threads = wanted.load(std::memory_order_relaxed);
     if (answered && answered < threads) threads = answered;
+    if (threads < 2 || total <= grain) return f(a, 0, total, 0);
+    const int64_t begin = now();
     bool free = false;
-    if (threads < 2 || total <= grain || !busy.compare_exchange_strong(free, true)) return f(a, 0, total, 0);
+    if (begin < balance.alone_until.load(std::memory_order_relaxed) || !busy.compare_exchange_strong(free, true))
+      return f(a, 0, total, 0);
+    const int64_t running = balance.samples() ? now(CLOCK_THREAD_CPUTIME_ID) : -1;
     if (started < threads) start(threads);
     n = total;
     // Four chunks a thread keep the tail short; never below the grain.
@@ -109,10 +157,13 @@ struct Pool {
     open.store(true);
     generation.fetch_add(1);
     if (sleeping.load() > 0) syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
-    work(0);
+    const int64_t mine = work(0), worked = now();
+    const int64_t taken =
+        running < 0 ? -1 : std::max<int64_t>(worked - begin - (now(CLOCK_THREAD_CPUTIME_ID) - running), 0);
     for (int i = 0; done.load(std::memory_order_acquire) < total; ++i) i < kSpins ? pause() : (void)sched_yield();
     open.store(false);
     for (int i = 0; inside.load() != 0; ++i) i < kSpins ? pause() : (void)sched_yield();
+    balance.book(worked - begin, now() - worked, taken, mine, total);
     busy.store(false, std::memory_order_release);
   }
 };

@@ -203,7 +203,8 @@ template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w
       for (int64_t i = 0; i < n; ++i) totals[i].add(totals[p * n + i]);
     return store(totals, 0, n);
   }
-  const int64_t grain = std::max<int64_t>(16, 8192 / std::max<int64_t>(count, 1));
+  // A part of a row that is shorter than a few lines is read more slowly than it is shared.
+  const int64_t grain = std::max<int64_t>(256, 8192 / std::max<int64_t>(count, 1));
   c.parallel_for(n, grain, [&](int64_t begin, int64_t end) {
     Total<op, T> totals[kBlock];
     w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t length) {
