@@ -31,16 +31,28 @@ from rows import rows  # noqa: E402
 
 SECONDS = 0.04  # of a turn
 SLOW = 2.0
+# What holds the programs to AVX2 on a wider machine; ONNX Runtime and OpenVINO know no such thing.
+SIMD = {
+    "best": {},
+    "AVX2": {
+        "OPGRAFT_SIMD": "AVX2",
+        "ATEN_CPU_CAPABILITY": "avx2",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "OPENBLAS_CORETYPE": "Haswell",
+        "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+    },
+}
 
 
 class Peer:
     """A worker process; it runs only while it is asked something."""
 
-    def __init__(self, name, python, threads, log):
+    def __init__(self, name, python, threads, simd, log):
         self.name = name
         variables = {k: str(threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
         variables |= {"OPGRAFT_NUM_THREADS": str(threads), "GLOG_v": "4", "PYTHONDONTWRITEBYTECODE": "1",
                       "PYTHONPATH": str(ROOT / "build" / "python")}  # fmt: skip
+        variables |= {"TORCHINDUCTOR_CACHE_DIR": str(ROOT / "build" / "bench" / "inductor")} | SIMD[simd]
         command = [str(python), str(ROOT / "bench" / "worker.py"), name, "--threads", str(threads)]
         self.process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
@@ -114,6 +126,9 @@ def main():
     )
     parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="PEER", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each peer (default 2)")
+    parser.add_argument(
+        "--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime and OpenVINO, which cannot be, to AVX2"
+    )
     parser.add_argument("--rounds", type=int, help="turns of every peer in a row (default 10, --quick 4)")
     parser.add_argument("--install", action="store_true", help="install the peers that are missing")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
@@ -127,11 +142,12 @@ def main():
         return 0
     pythons = environments.find(args.peers or PEERS, args.install)
     rounds = args.rounds or (4 if args.quick else 10)
+    os.environ |= SIMD[args.simd]
     result = {"machine": machine.describe(args.threads), "threads": args.threads, "rounds": rounds, "peers": {},
               "rows": {}, "ratios": {}}  # fmt: skip
     begin = time.time()
     with tempfile.TemporaryDirectory() as folder, open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
-        peers = [Peer(name, python, args.threads, log) for name, python in pythons.items() if python]
+        peers = [Peer(name, python, args.threads, args.simd, log) for name, python in pythons.items() if python]
         try:
             for peer in peers:
                 answer = peer.ask(do="version")
