@@ -28,7 +28,9 @@ usage: ./build.sh [COMMAND]
   demo           install what is missing, build everything, run examples/minilm.py
   test           C++ and Python tests
   test --all     and sanitizers, fuzzers, the demo, the wheel, the performance gate
-  bench [--quick]  benchmarks; JSON in build/bench/
+  bench [--quick] [--no-install]
+                 the operators beside their peers, which it installs (NumPy, torch, ONNX Runtime, OpenVINO,
+                 MindSpore; each in a .venv-NAME of its own), threads, the engine; in build/bench/
   wheel          dist/opgraft-*.whl
   clean          remove build/ and dist/ (.venv stays)
   help           this text
@@ -228,38 +230,42 @@ cmd_test() {
 }
 
 cmd_bench() {
-  local quick=
-  case ${1:-} in
-    --quick) quick=1 ;;
-    '') ;;
-    *) die "bench takes --quick or nothing, got $1" ;;
-  esac
+  local quick= install=--install option
+  for option in "$@"; do
+    case $option in
+      --quick) quick=1 ;;
+      --no-install) install= ;;
+      *) die "bench takes --quick and --no-install, got $option" ;;
+    esac
+  done
   build_all BENCH
+  fetch_minilm
   mkdir -p "$BUILD/bench"
+  local out=$BUILD/bench
+  say "the operators beside their peers"
+  OPGRAFT_BENCH_LOG=$out/peers.log "$PY" bench/operators.py $install ${quick:+--quick} --json "$out/operators.json" \
+    --markdown "$out/operators.md" --plot "$out/operators.svg"
+  say "two threads against one, and beside a busy neighbour"
+  "$PY" bench/threads.py ${quick:+--quick} --json "$out/threads.json" || true
+  "$PY" bench/threads.py ${quick:+--quick} --neighbour --json "$out/neighbour.json" || true
+  say "the engine"
   local options=()
   [ -z "$quick" ] || options=(--benchmark_min_time=0.05 --benchmark_min_warmup_time=0.1)
-  if [ -x "$BUILD/bench/engine_overhead" ]; then
-    "$BUILD/bench/engine_overhead" "${options[@]}" --benchmark_out="$BUILD/bench/engine.json" --benchmark_out_format=json
-  else
-    echo "skipped: engine_overhead was not built"
-  fi
-  "$PY" bench/open_model.py --out "$BUILD/bench/open.json" ${quick:+--layers 2}
-  "$PY" bench/call_overhead.py --out "$BUILD/bench/call.json"
-  "$PY" bench/gate.py --small --out "$BUILD/bench/small.json"
+  "$out/engine_overhead" "${options[@]}" --benchmark_out="$out/engine.json" --benchmark_out_format=json
+  "$PY" bench/open_model.py --out "$out/open.json" ${quick:+--layers 2}
+  "$PY" bench/call_overhead.py --out "$out/call.json"
   if [ -e .venv-mindspore/.requirements.sha256 ]; then
     (mkdir -p "$BUILD/mindspore" && cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" GLOG_v=3 \
-      "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$BUILD/bench/mindspore.json" ${quick:+--rounds 5})
+      "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$out/mindspore.json" ${quick:+--rounds 5})
   else
-    echo "skipped: mindspore_calls.py needs MindSpore (./build.sh test --all installs it)"
+    echo "skipped: mindspore_calls.py needs MindSpore"
   fi
-  if [ ! -e bench/minilm_vs_torch.py ]; then
-    echo "skipped: no bench/minilm_vs_torch.py"
-  elif "$PY" -c 'import torch' 2>/dev/null; then
-    fetch_minilm
-    "$PY" bench/minilm_vs_torch.py --out "$BUILD/bench/minilm.json" ${quick:+--rounds 5}
+  if "$PY" -c 'import torch' 2>/dev/null; then
+    "$PY" bench/minilm_vs_torch.py --out "$out/minilm.json" ${quick:+--rounds 5}
   else
-    echo "skipped: minilm_vs_torch.py needs torch in .venv"
+    echo "skipped: minilm_vs_torch.py needs torch in .venv (MiniLM beside torch is a row of the table)"
   fi
+  say "in $out: operators.md, operators.svg and the figures as JSON"
 }
 
 cmd_wheel() {
