@@ -1,6 +1,7 @@
 """Operators grafted into a Cell of the real MindSpore: by type of cell, in place of a chain of calls, or through its
 exported graph."""
 
+import math
 import pathlib
 import tempfile
 import time
@@ -11,7 +12,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from . import _core, mindspore_rewrite
-from .proof import Report
+from .proof import Report, one_more_row, resized
 from .rewrite import substitute
 from .serialization import load
 
@@ -39,13 +40,17 @@ def graft(cell, cls=None, factory=None, *, prove, only_faster=False):
     returned runs the result; dimensions that net.set_inputs left open stay open. `net` stays as it is.
 
     prove: inputs of the model, a tuple of arrays or Tensors, or a list of such tuples. A swap stays only where the
-    results agree, of the part and of the model, and with only_faster only if at least 5 % faster.
+    results agree, of the part and of the model, and with only_faster only if at least 5 % faster. Dimensions that
+    net.set_inputs left open, of which the tuples have one size, are proven at a second one, cut out of them; without
+    set_inputs and by one tuple, a cell or chain is proven with one more row where all inputs share their first
+    dimension. A size that the model itself refuses is left out.
     """
     if not isinstance(cell, nn.Cell):
         raise TypeError(f"graft: cell must be a mindspore.nn.Cell, got {type(cell).__name__}")
     if (cls is None) != (factory is None):
         raise ValueError("graft: cls and factory go together")
     sets = _sets(prove)
+    sets = _with_second_sizes(cell, sets, rows=cls is not None)
     if cls is None:
         return _whole(cell, sets, only_faster)
     if isinstance(cls, list):
@@ -59,6 +64,8 @@ def _sets(prove):
     sets = [s if isinstance(s, tuple) else (s,) for s in sets]
     if not sets or not all(sets):
         raise ValueError("graft: prove must be inputs of the model, got none")
+    if len({len(s) for s in sets}) != 1:
+        raise ValueError(f"graft: prove's tuples must be of one length, got {[len(s) for s in sets]}")
     return [tuple(x if isinstance(x, Tensor) else Tensor(np.asarray(x)) for x in s) for s in sets]
 
 
@@ -151,6 +158,56 @@ def _recorded(net, cells, sets):
         for handle in handles:
             handle.remove()
     return outputs, [calls[id(c)] for c in cells]
+
+
+def _declared(net, inputs):
+    """What net.set_inputs declares in place of each input; by keyword that may be some of them only."""
+    found = net.get_inputs()
+    if isinstance(found, dict):
+        found = dict(found["arg_specified_infos"])
+        return tuple(found.get(i, x) for i, x in enumerate(inputs))
+    return found
+
+
+def _second_sizes(declared, sets, rows):
+    """Inputs of further sizes, made of the first ones."""
+    first = [x.asnumpy() for x in sets[0]]
+    if declared is None:
+        more = one_more_row(first) if rows and len(sets) == 1 else None
+        return [more] if more else []
+    open_axes, steps = [], {}
+    for i, (x, d) in enumerate(zip(first, declared)):
+        shape = getattr(d, "shape", ())
+        if {len(s[i].shape) for s in sets} != {len(shape)}:
+            continue
+        for axis, size in enumerate(x.shape):
+            if shape[axis] == -1 and {s[i].shape[axis] for s in sets} == {size}:
+                symbol = d.symbolic_shape[axis] if d.symbolic_shape else {}
+                open_axes.append((i, axis))
+                steps[size] = math.lcm(steps.get(size, 1), symbol.get("divisor", 1))
+    found = []
+    for size, step in steps.items():  # dimensions of one size may be one and the same
+        if size:
+            varied = list(first)
+            for i, axis in open_axes:
+                if first[i].shape[axis] == size:
+                    varied[i] = resized(varied[i], axis, size - step if size > step else size + step)
+            found.append(tuple(varied))
+    return found
+
+
+def _with_second_sizes(net, sets, rows):
+    """The proof's sets, and those of further sizes that the model takes: as it is called, and eagerly."""
+    taken = list(sets)
+    for arrays in _second_sizes(_declared(net, sets[0]), sets, rows):
+        inputs, kept = tuple(map(Tensor, arrays)), _Kept(net)
+        try:
+            _results(net, [inputs], kept)
+            _recorded(net, [], [inputs])
+        except Exception:  # as the model's own operators refuse it
+            continue
+        taken.append(inputs)
+    return taken
 
 
 def _put(parent, name, cell):
@@ -308,8 +365,7 @@ def _by_chain(net, pattern, factory, sets, only_faster):
 
 
 def _whole(net, sets, only_faster):
-    declared = net.get_inputs()
-    given = declared if declared else sets[0]
+    given = _declared(net, sets[0]) or sets[0]
     wanted = _results(net, sets, _Kept(net))
     with tempfile.TemporaryDirectory() as folder:
         plain, grafted = (pathlib.Path(folder) / f"{n}.mindir" for n in ("plain", "grafted"))

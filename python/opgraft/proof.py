@@ -74,9 +74,20 @@ def input_sets(what, prove):
     return sets
 
 
-def second_size(inputs):
-    """The same inputs with one more row where all of them have the same first dimension."""
-    first = {t.shape[:1] for t in inputs}
+def resized(array, axis, size):
+    """The array with so many entries along an axis: cut off, or repeated from the first on."""
+    return array.take(np.arange(size) % array.shape[axis], axis)
+
+
+def one_more_row(arrays):
+    """The same arrays with one more row where all of them have the same first dimension, else None."""
+    first = {a.shape[:1] for a in arrays}
     if len(first) != 1 or first == {()} or not next(iter(first))[0]:
         return None
-    return tuple(Tensor(np.concatenate([t.asnumpy(), t.asnumpy()[:1]])) for t in inputs)
+    return tuple(resized(a, 0, len(a) + 1) for a in arrays)
+
+
+def second_size(inputs):
+    """`one_more_row` of Tensors."""
+    rows = one_more_row([t.asnumpy() for t in inputs])
+    return rows and tuple(map(Tensor, rows))
