@@ -27,19 +27,19 @@ template <class D, class V> HWY_INLINE V ReLU6Of(D d, V x) {  // NaN stays NaN
   return hn::IfThenElse(hn::Gt(v, six), six, v);
 }
 
-template <UnaryOp op, class D, class V> HWY_INLINE V Apply(D d, V x) {
+template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSqrt) return hn::Sqrt(x);
   if constexpr (op == kRsqrt) return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
   if constexpr (op == kExp) return Exp(d, x);
   if constexpr (op == kErf) return Erf(d, x);
   if constexpr (op == kTanh) return Tanh(d, x);
-  if constexpr (op == kSigmoid) return Sigmoid(d, x);
-  if constexpr (op == kSiLU) return Silu(d, x);
+  if constexpr (op == kSigmoid) return Sigmoid<T>(d, x);
+  if constexpr (op == kSiLU) return Silu<T>(d, x);
   if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
   if constexpr (op == kReLU6) return ReLU6Of(d, x);
   if constexpr (op == kNeg) return hn::Neg(x);
   if constexpr (op == kSquare) return hn::Mul(x, x);
-  if constexpr (op == kGeLU) return GeluTanh(d, x);
+  if constexpr (op == kGeLU) return GeluTanh<T>(d, x);
   if constexpr (op == kGeLUErf) return GeluErf(d, x);
 }
 
@@ -49,7 +49,7 @@ template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
     for (int64_t i = 0; i < n; ++i)
       y[i] = op == kReLU ? (x[i] < 0 ? T(0) : x[i]) : op == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
   } else {
-    Map([](auto d, auto v) HWY_ATTR { return Apply<op>(d, v); }, y, n, x);
+    Map([](auto d, auto v) HWY_ATTR { return Apply<op, T>(d, v); }, y, n, x);
   }
 }
 

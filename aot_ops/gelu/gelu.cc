@@ -19,7 +19,7 @@ namespace opgraft::HWY_NAMESPACE {
 template <class T> void Gelu(const void *from, void *to, int64_t n, bool by_tanh) {
   const T *x = static_cast<const T *>(from);
   T *y = static_cast<T *>(to);
-  if (by_tanh) Map([](auto d, auto v) HWY_ATTR { return GeluTanh(d, v); }, y, n, x);
+  if (by_tanh) Map([](auto d, auto v) HWY_ATTR { return GeluTanh<T>(d, v); }, y, n, x);
   else Map([](auto d, auto v) HWY_ATTR { return GeluErf(d, v); }, y, n, x);
 }
 
@@ -32,7 +32,7 @@ OPGRAFT_SIMD_FLOATS(Gelu)
 
 namespace {
 
-constexpr int64_t kGrain = 8192;  // elements: about 5 µs of work
+constexpr int64_t kGrain = 32768;  // elements: about 10 µs of work with AVX2
 
 bool by_tanh(const Arguments &c) {
   const std::string a = c.attr_string("approximate", "none");
