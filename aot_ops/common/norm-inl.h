@@ -6,6 +6,9 @@
 #define OPGRAFT_NORM_INL_H_
 #endif
 
+#include <cmath>
+
+#include "aot_ops/common/map-inl.h"
 #include "opgraft/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -59,21 +62,53 @@ template <class T> HWY_INLINE Moments MeanVariance(const T *x, int64_t n) {
   return {first, shift, v < 0.0f ? 0.0f : v};  // keeps NaN
 }
 
-// y = (x - base - shift) scale * gamma + beta
-template <class X, class T>
-HWY_INLINE void ScaleShift(const X *x, const Moments &at, float scale, const T *gamma, const T *beta, T *y, int64_t n) {
+// y = (x - base - shift) scale * gamma + beta; gamma and beta may be null, beta alone not.
+template <class T, class G>
+HWY_INLINE void ScaleShift(const T *x, const Moments &at, float scale, const G *gamma, const G *beta, T *y, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const auto m = hn::Set(d, at.base), s = hn::Set(d, scale), shift = hn::Set(d, -at.shift * scale);
+  auto unit = [&](auto v) HWY_ATTR { return hn::MulAdd(hn::Sub(v, m), s, shift); };
+  if (beta) Map([&](auto, auto v, auto g, auto b) HWY_ATTR { return hn::MulAdd(unit(v), g, b); }, y, n, x, gamma, beta);
+  else if (gamma) Map([&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(unit(v), g); }, y, n, x, gamma);
+  else Map([&](auto, auto v) HWY_ATTR { return unit(v); }, y, n, x);
+}
+
+// 1 / sqrt(mean of x^2 + epsilon) of n > 0 elements. Where float32's squares overflow, or are too small for it to
+// hold, they are added in double.
+template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double epsilon) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto m = hn::Set(d, at.base), s = hn::Set(d, scale), shift = hn::Set(d, -at.shift * scale);
+  auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto v = hn::MulAdd(hn::Sub(LoadF32(d, x + i), m), s, shift);
-    StoreF32(hn::MulAdd(v, LoadF32(d, gamma + i), LoadF32(d, beta + i)), d, y + i);
+  auto add = [&](auto &s, auto v) HWY_ATTR { s = hn::MulAdd(v, v, s); };
+  for (; i + 4 * lanes <= n; i += 4 * lanes) {
+    add(s0, LoadF32(d, x + i));
+    add(s1, LoadF32(d, x + i + lanes));
+    add(s2, LoadF32(d, x + i + 2 * lanes));
+    add(s3, LoadF32(d, x + i + 3 * lanes));
   }
-  if (size_t rest = size_t(n - i)) {
-    const auto v = hn::MulAdd(hn::Sub(LoadF32N(d, x + i, rest), m), s, shift);
-    StoreF32N(hn::MulAdd(v, LoadF32N(d, gamma + i, rest), LoadF32N(d, beta + i, rest)), d, y + i, rest);
+  for (; i + lanes <= n; i += lanes) add(s0, LoadF32(d, x + i));
+  if (i < n) add(s1, LoadF32N(d, x + i, size_t(n - i)));
+  const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+  double mean = double(sum) / double(n);
+  if (!(sum <= 3e38f && mean + epsilon >= 1e-30)) {
+    mean = 0;
+    for (i = 0; i < n; ++i) mean += double(float(x[i])) * double(float(x[i]));
+    mean /= double(n);
   }
+  return float(1.0 / std::sqrt(mean + epsilon));
+}
+
+// y = x scale * gamma; gamma may be null.
+template <class T, class G> HWY_INLINE void ScaleRow(const T *x, float scale, const G *gamma, T *y, int64_t n) {
+  const auto s = hn::Set(hn::ScalableTag<float>(), scale);
+  if (gamma) Map([&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(hn::Mul(v, s), g); }, y, n, x, gamma);
+  else Map([&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
+}
+
+// sum = x + residual, rounded to T as the two ops are that it is read again by.
+template <class T> HWY_INLINE void AddRow(const T *x, const T *residual, T *sum, int64_t n) {
+  Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, n, x, residual);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def layer_norm(x, gamma, beta, begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5):
+def layer_norm(x, gamma=1.0, beta=0.0, begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5):
     axes = tuple(range(begin_norm_axis % x.ndim, x.ndim))
     mean = x.mean(axis=axes, keepdims=True)
     variance = ((x - mean) ** 2).mean(axis=axes, keepdims=True)
@@ -16,7 +16,7 @@ def add_layer_norm(x, residual, gamma, beta, epsilon=1e-5):
 
 REFERENCE = {
     "LayerNorm": layer_norm,
-    "FusedLayerNorm": lambda x, gamma, beta, epsilon=1e-5: layer_norm(x, gamma, beta, epsilon=epsilon)[0],
+    "FusedLayerNorm": lambda *inputs, **attrs: layer_norm(*inputs, **attrs)[0],
     "AddLayerNorm": add_layer_norm,
 }
 # One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
@@ -24,7 +24,7 @@ TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16":
 SMALLEST = 2.0**-24
 
 
-def norm_bounds(x, gamma, beta, shaken=0.0, begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5):
+def norm_bounds(x, gamma=1.0, beta=0.0, shaken=0.0, begin_norm_axis=-1, begin_params_axis=-1, epsilon=1e-5):
     """Bounds of y, mean and variance in float32. A row of n numbers goes through at most n / 8 + 8 additions in a lane
     (SSE4 has four, two chains); two sweeps leave the mean's error relative to the mean deviation, not to the mean, and
     the variance's relative to itself. In the normalised row that is (n / 8 + 8) 2^-24 of 1 + |row|, then gamma
@@ -69,6 +69,15 @@ CASES = (
     [case("LayerNorm", t, [s, s[-1:], s[-1:]]) for t in TOLERANCE for s in SHAPES]
     + [case("FusedLayerNorm", t, [s, s[-1:], s[-1:]], epsilon=1e-6) for t in TOLERANCE for s in SHAPES]
     + [case("AddLayerNorm", t, [s, s, s[-1:], s[-1:]]) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedLayerNorm", t, [s, s[-1:]][:k], epsilon=1e-6) for t in TOLERANCE for s in SHAPES for k in (1, 2)]
+    + [
+        c
+        for t in ("float16", "bfloat16")
+        for c in (
+            case("FusedLayerNorm", t, [(5, 70), ("float32", (70,)), ("float32", (70,))]),
+            case("AddLayerNorm", t, [(5, 70), (5, 70), ("float32", (70,)), ("float32", (70,))]),
+        )
+    ]
     + [
         case("LayerNorm", "float32", [(4, 3, 10), (3, 10), (3, 10)], begin_norm_axis=1, begin_params_axis=1),
         case("LayerNorm", "float32", [(4, 3, 10), (10,), (10,)], begin_norm_axis=1, begin_params_axis=2),
@@ -103,6 +112,11 @@ REFUSED = [
         "op": "FusedLayerNorm",
         "inputs": [("float32", (4, 8)), ("float32", (8,)), ("float16", (8,))],
         "error": "FusedLayerNorm: beta.dtype must equal x.dtype float32, got float16",
+    },
+    {
+        "op": "FusedLayerNorm",
+        "inputs": [("float16", (4, 8)), ("float32", (8,)), ("float16", (8,))],
+        "error": "FusedLayerNorm: beta.dtype must equal gamma.dtype float32, got float16",
     },
     {
         "op": "AddLayerNorm",

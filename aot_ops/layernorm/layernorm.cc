@@ -5,12 +5,13 @@
 #include <algorithm>
 #include <cmath>
 
+#include "aot_ops/common/norm.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layernorm.cc"
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/map-inl.h"
 #include "aot_ops/common/norm-inl.h"
 // clang-format on
 
@@ -19,9 +20,9 @@
 namespace opgraft {
 // Rows of n elements. gamma and beta have `params` elements and repeat along the row.
 struct LayerNormRows {
-  const void *x, *residual, *gamma, *beta;
-  void *y, *sum;           // sum: x + residual, where there is a residual
-  float *mean, *variance;  // or null
+  const void *x, *residual, *gamma, *beta;  // all but x: or null
+  void *y, *sum;                            // sum: x + residual, where there is a residual
+  float *mean, *variance;                   // or null
   int64_t n, params;
   double epsilon;
 };
@@ -31,16 +32,15 @@ struct LayerNormRows {
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end) {
-  const T *gamma = static_cast<const T *>(g.gamma), *beta = static_cast<const T *>(g.beta);
+template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
+  const G *gamma = static_cast<const G *>(g.gamma), *beta = static_cast<const G *>(g.beta);
   for (int64_t r = begin; r < end; ++r) {
     const T *x = static_cast<const T *>(g.x) + r * g.n;
     T *y = static_cast<T *>(g.y) + r * g.n;
     if (g.residual) {
-      const T *add = static_cast<const T *>(g.residual) + r * g.n;
       T *sum = static_cast<T *>(g.sum) + r * g.n;
-      Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, g.n, x, add);
-      x = sum;  // rounded to T, as the two ops it stands for
+      AddRow(x, static_cast<const T *>(g.residual) + r * g.n, sum, g.n);
+      x = sum;
     }
     const Moments at = MeanVariance(x, g.n);
     if (g.mean) g.mean[r] = at.base + at.shift;
@@ -48,6 +48,11 @@ template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end)
     const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
     for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params);
   }
+}
+
+// gamma and beta: x's type or float32.
+template <class T> void Rows(const LayerNormRows &g, bool wide, int64_t begin, int64_t end) {
+  wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -59,24 +64,20 @@ OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
 
-// gamma and beta (inputs i and i + 1) must have x's dimensions from `from` on.
-void check_params(InferContext &c, int i, int from) {
-  auto x = c.input(0).shape().subspan(size_t(from));
-  for (int k = 0; k < 2; ++k) {
-    const char *name = k ? "beta" : "gamma";
-    c.check_same_dtype(i + k, name, 0, "x");
-    auto p = c.input(i + k).shape();
-    bool ok = p.size() == x.size();
-    for (size_t j = 0; ok && j < p.size(); ++j) ok = p[j] < 0 || x[j] < 0 || p[j] == x[j];
-    c.check(ok, std::string(name) + ".shape must be " + to_string(x) + ", got " + to_string(p));
-  }
-}
-
 int norm_axis(const Arguments &c, const char *name) { return c.axis(c.attr_int(name, -1), c.input(0).rank(), name); }
 
 void check_x(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check(c.input(0).rank() > 0, "x must have at least 1 dimension, got shape ()");
+}
+
+// gamma and beta (inputs i and i + 1, where they are given) have x's `last` dimensions.
+void check_whole(InferContext &c, int i, int last, bool wide) {
+  for (int k = i; k < std::min(c.inputs(), i + 2); ++k) {
+    const char *name = k > i ? "beta" : "gamma";
+    check_params(c, k, name, "x", wide, last);
+    if (k > i) c.check_same_dtype(k, name, i, "gamma");
+  }
 }
 
 void Infer(InferContext &c) {
@@ -86,8 +87,8 @@ void Infer(InferContext &c) {
           "begin_params_axis must not lie before begin_norm_axis " + std::to_string(norm) + ", got " +
               std::to_string(params),
           OPGRAFT_UNSUPPORTED);
-  check_params(c, 1, params);
   auto x = c.input(0).shape();
+  check_whole(c, 1, int(x.size()) - params, false);
   Shape statistics(x.begin(), x.end());
   std::fill(statistics.begin() + norm, statistics.end(), 1);
   c.output(c.input(0).dtype(), x);
@@ -96,8 +97,9 @@ void Infer(InferContext &c) {
 }
 
 void InferFused(InferContext &c) {
+  c.check_inputs(1, 3);
   check_x(c);
-  check_params(c, 1, c.input(0).rank() - 1);
+  check_whole(c, 1, 1, true);
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
@@ -105,7 +107,7 @@ void InferAdd(InferContext &c) {
   check_x(c);
   c.check_same_dtype(1, "residual", 0, "x");
   c.check_same_shape(1, "residual", 0, "x");
-  check_params(c, 2, c.input(0).rank() - 1);
+  check_whole(c, 2, 1, true);
   c.output(c.input(0).dtype(), c.input(0).shape());
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
@@ -116,18 +118,22 @@ LayerNormRows rows_of(const Context &c) {
   const int p = add ? 2 : 1, norm = statistics ? norm_axis(c, "begin_norm_axis") : c.input(0).rank() - 1;
   return {c.input(0).raw(),
           add ? c.input(1).raw() : nullptr,
-          c.input(p).raw(),
-          c.input(p + 1).raw(),
+          c.inputs() > p ? c.input(p).raw() : nullptr,
+          c.inputs() > p + 1 ? c.input(p + 1).raw() : nullptr,
           c.output(0).raw(),
           add ? c.output(1).raw() : nullptr,
           statistics ? c.output(1).data<float>() : nullptr,
           statistics ? c.output(2).data<float>() : nullptr,
           element_count(c.input(0).shape().subspan(size_t(norm))),
-          c.input(p).size(),
+          c.inputs() > p ? c.input(p).size() : c.input(0).dim(-1),
           c.attr_float("epsilon", 1e-5)};
 }
 
-int64_t row_count(const Context &c, const LayerNormRows &g) { return g.n ? c.input(0).size() / g.n : 0; }
+// Whether gamma and beta are float32, whatever x is.
+bool wide(const Context &c) {
+  const int p = c.inputs() == 4 ? 2 : 1;
+  return c.inputs() > p && c.input(p).dtype() == OPGRAFT_FLOAT32;
+}
 
 // Statistics of rows without elements.
 void no_elements(const Context &c, const LayerNormRows &g) {
@@ -139,8 +145,7 @@ void Kernel(Context &c) {
   const LayerNormRows g = rows_of(c);
   no_elements(c, g);
   const auto kernel = Rows_simd(c.input(0).dtype());
-  const int64_t grain = std::max<int64_t>(1, 16384 / std::max<int64_t>(g.n, 1));  // elements: about 5 µs
-  c.parallel_for(row_count(c, g), grain, [&](int64_t b, int64_t e) { kernel(g, b, e); });
+  c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&, f = wide(c)](int64_t b, int64_t e) { kernel(g, f, b, e); });
 }
 
 void Reference(Context &c) {
@@ -148,7 +153,7 @@ void Reference(Context &c) {
   no_elements(c, g);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t r = 0; r < row_count(c, g); ++r) {
+    for (int64_t r = 0; r < row_count(c, g.n); ++r) {
       const T *x = static_cast<const T *>(g.x) + r * g.n;
       T *y = static_cast<T *>(g.y) + r * g.n;
       if (g.residual) {
@@ -165,10 +170,13 @@ void Reference(Context &c) {
       if (g.mean) g.mean[r] = float(mean);
       if (g.variance) g.variance[r] = float(variance);
       const double scale = 1 / std::sqrt(variance + g.epsilon);
+      auto param = [&](const void *p, int64_t i, double none) {
+        return !p        ? none
+               : wide(c) ? double(static_cast<const float *>(p)[i % g.params])
+                         : double(float(static_cast<const T *>(p)[i % g.params]));
+      };
       for (int64_t i = 0; i < g.n; ++i)
-        y[i] = T(
-            float((double(float(x[i])) - mean) * scale * double(float(static_cast<const T *>(g.gamma)[i % g.params])) +
-                  double(float(static_cast<const T *>(g.beta)[i % g.params]))));
+        y[i] = T(float((double(float(x[i])) - mean) * scale * param(g.gamma, i, 1) + param(g.beta, i, 0)));
     }
   });
 }
@@ -178,6 +186,6 @@ void Reference(Context &c) {
 
 using namespace opgraft;
 OPGRAFT_OP(LayerNorm, .inputs = 3, .outputs = 3, .infer = Infer, .kernel = Kernel, .reference = Reference)
-OPGRAFT_OP(FusedLayerNorm, .inputs = 3, .infer = InferFused, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(FusedLayerNorm, .inputs = -1, .infer = InferFused, .kernel = Kernel, .reference = Reference)
 OPGRAFT_OP(AddLayerNorm, .inputs = 4, .outputs = 2, .infer = InferAdd, .kernel = Kernel, .reference = Reference)
 #endif

@@ -1,0 +1,141 @@
+"""Cases of RmsNorm, AddRmsNorm and the fused forms; the format is that of swiglu/cases.py."""
+
+import numpy as np
+
+
+def rms_norm(x, gamma=None, epsilon=1e-6):
+    axes = tuple(range(x.ndim - (1 if gamma is None else gamma.ndim), x.ndim))
+    n = np.prod([float(x.shape[a]) for a in axes])
+    rstd = 1 / np.sqrt((x * x).sum(axis=axes, keepdims=True) / n + epsilon)
+    return x * rstd * (1.0 if gamma is None else gamma), rstd
+
+
+def add_rms_norm(x1, x2, gamma, epsilon=1e-6):
+    return *rms_norm(x1 + x2, gamma, epsilon), x1 + x2
+
+
+REFERENCE = {
+    "RmsNorm": rms_norm,
+    "AddRmsNorm": add_rms_norm,
+    "FusedRmsNorm": lambda *a, **k: rms_norm(*a, **k)[0],
+    "FusedAddRmsNorm": lambda *a, **k: add_rms_norm(*a, **k)[::2],
+}
+# One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
+TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
+SMALLEST = {"float32": 0.0, "float16": 2.0**-24, "bfloat16": 0.0}
+
+
+def bounds(u, x, gamma=None, epsilon=1e-6, moved=0.0):
+    """The squares of a row of n numbers, none below 0, go through at most n / 16 + 8 additions in a lane (SSE4 has
+    four, four chains); the root halves that; it, its inverse and two products round. All of it is relative to y.
+    `moved`: how far x is off, relative; the root's part is as large."""
+    axes = tuple(range(x.ndim - (1 if gamma is None else gamma.ndim), x.ndim))
+    n = np.prod([x.shape[a] for a in axes])
+    error = (n / 32 + 8) * 2.0**-24 + 2 * moved
+    y, rstd = rms_norm(x, gamma, epsilon)
+    return [error * np.abs(y), error * np.abs(rstd)]
+
+
+def add_bounds(u, x1, x2, gamma, epsilon=1e-6):
+    """The op normalises the sum as it is stored, rounded to the type; REFERENCE does not round it."""
+    return [*bounds(u, x1 + x2, gamma, epsilon, u), u * np.abs(x1 + x2)]
+
+
+BOUND = {
+    "RmsNorm": bounds,
+    "AddRmsNorm": add_bounds,
+    "FusedRmsNorm": lambda *a, **k: bounds(*a, **k)[0],
+    "FusedAddRmsNorm": lambda *a, **k: add_bounds(*a, **k)[::2],
+}
+SHAPES = [(4, 64), (3, 7), (1, 2), (5, 33), (0, 5), (16,), (2, 3, 17), (9, 384), (3, 1000), (1, 4096), (3, 0)]
+
+
+def case(op, dtype, shapes, **attrs):
+    return {
+        "op": op,
+        "inputs": [s if len(s) and isinstance(s[0], str) else (dtype, s) for s in shapes],
+        "attrs": attrs,
+        "rtol": TOLERANCE[dtype],
+        "atol": SMALLEST[dtype],
+    }
+
+
+CASES = (
+    [case("RmsNorm", t, [s, s[-1:]]) for t in TOLERANCE for s in SHAPES]
+    + [case("AddRmsNorm", t, [s, s, s[-1:]], epsilon=1e-5) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedRmsNorm", t, [s, s[-1:]], epsilon=1e-5) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedAddRmsNorm", t, [s, s, s[-1:]]) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedRmsNorm", t, [s]) for t in TOLERANCE for s in SHAPES]
+    + [case("RmsNorm", "float32", [(4, 3, 10), (3, 10)]), case("FusedRmsNorm", "bfloat16", [(2, 3, 10), (2, 3, 10)])]
+    + [
+        c
+        for t in ("float16", "bfloat16")
+        for c in (
+            case("FusedRmsNorm", t, [(5, 70), ("float32", (70,))]),
+            case("FusedAddRmsNorm", t, [(5, 70), (5, 70), ("float32", (70,))]),
+        )
+    ]
+    + [
+        # Squares that float32 cannot hold, above and below; a row of zeros without an epsilon is 0 / 0.
+        case("RmsNorm", "float32", [("float32", [[1e30, -2e30, 3e25, 0.0, 1.0]]), (5,)]),
+        case("RmsNorm", "bfloat16", [("bfloat16", [[1e30, -2e30, 3e25, 0.0, 1.0]]), (5,)]),
+        case("RmsNorm", "float32", [("float32", [[1e-25, -2e-25, 3e-30, 0.0, 1e-24]]), (5,)], epsilon=0.0),
+        case("RmsNorm", "float32", [("float32", [[0.0] * 5]), (5,)], epsilon=0.0),
+        case("RmsNorm", "float32", [("float32", [[0.0] * 5]), (5,)]),
+        case("RmsNorm", "float32", [("float32", (3, 40), "special"), (40,)]),
+        case("FusedAddRmsNorm", "float32", [("float32", (3, 40), "special"), (3, 40), (40,)]),
+    ]
+)
+
+REFUSED = [
+    {
+        "op": "RmsNorm",
+        "inputs": [("float32", (4, 8)), ("float32", (7,))],
+        "error": r"RmsNorm: gamma.shape must be \(8,\), got \(7,\)",
+    },
+    {
+        "op": "RmsNorm",
+        "inputs": [("float32", (4,)), ("float32", (2, 4))],
+        "error": r"RmsNorm: gamma.shape must be \(4,\), got \(2, 4\)",
+    },
+    {
+        "op": "RmsNorm",
+        "inputs": [("float32", (4, 8)), ("float32", ())],
+        "error": r"RmsNorm: gamma.shape must be \(8,\), got \(\)",
+    },
+    {
+        "op": "RmsNorm",
+        "inputs": [("float16", (4, 8)), ("float32", (8,))],
+        "error": "RmsNorm: gamma.dtype must equal x.dtype float16, got float32",
+    },
+    {
+        "op": "FusedRmsNorm",
+        "inputs": [("float32", (4, 8)), ("float16", (8,))],
+        "error": "FusedRmsNorm: gamma.dtype must equal x.dtype float32, got float16",
+    },
+    {
+        "op": "FusedRmsNorm",
+        "inputs": [("float16", (4, 8)), ("bfloat16", (8,))],
+        "error": "FusedRmsNorm: gamma.dtype must be float16 or float32, got bfloat16",
+    },
+    {
+        "op": "FusedRmsNorm",
+        "inputs": [("float32", ())],
+        "error": r"FusedRmsNorm: x must have at least 1 dimension, got shape \(\)",
+    },
+    {
+        "op": "RmsNorm",
+        "inputs": [("int32", (4, 8)), ("int32", (8,))],
+        "error": "RmsNorm: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "AddRmsNorm",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 7)), ("float32", (8,))],
+        "error": r"AddRmsNorm: x2.shape must equal x1.shape \(4, 8\), got \(4, 7\)",
+    },
+    {
+        "op": "FusedAddRmsNorm",
+        "inputs": [("float32", (4, 8)), ("float16", (4, 8)), ("float32", (8,))],
+        "error": "FusedAddRmsNorm: residual.dtype must equal x.dtype float32, got float16",
+    },
+]

@@ -1,0 +1,172 @@
+// RMSNorm: y = x / sqrt(mean of x^2 + epsilon) * gamma over the trailing dimensions (Zhang and Sennrich 2019), also of
+// a sum with a residual. A row is read once from memory; its later sweeps hit L1.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "aot_ops/common/norm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rmsnorm.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "aot_ops/common/norm-inl.h"
+// clang-format on
+
+#ifndef OPGRAFT_RMSNORM_ROWS_
+#define OPGRAFT_RMSNORM_ROWS_
+namespace opgraft {
+// Rows of n elements.
+struct RmsNormRows {
+  const void *x, *residual, *gamma;  // residual, gamma: or null
+  void *y, *sum;                     // sum: x + residual, where there is a residual
+  float *rstd;                       // or null
+  int64_t n;
+  double epsilon;
+};
+}  // namespace opgraft
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    const T *x = static_cast<const T *>(g.x) + r * g.n;
+    if (g.residual) {
+      T *sum = static_cast<T *>(g.sum) + r * g.n;
+      AddRow(x, static_cast<const T *>(g.residual) + r * g.n, sum, g.n);
+      x = sum;
+    }
+    const float scale = InverseRms(x, g.n, g.epsilon);
+    if (g.rstd) g.rstd[r] = scale;
+    ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n);
+  }
+}
+
+// gamma: x's type or float32.
+template <class T> void Rows(const RmsNormRows &g, bool wide, int64_t begin, int64_t end) {
+  wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(Rows)
+
+namespace {
+
+// x, a residual of the same kind, and gamma over x's trailing dimensions. `wide`: gamma may also be float32.
+void check(InferContext &c, const char *const (&names)[3], bool add, bool wide) {
+  c.check_dtype(0, names[0], {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check(c.input(0).rank() > 0, std::string(names[0]) + " must have at least 1 dimension, got shape ()");
+  if (add) {
+    c.check_same_dtype(1, names[1], 0, names[0]);
+    c.check_same_shape(1, names[1], 0, names[0]);
+  }
+  if (const int i = add ? 2 : 1; c.inputs() > i) check_params(c, i, names[2], names[0], wide);
+}
+
+int first_axis(const Arguments &c, int gamma) { return c.input(0).rank() - trailing(c, gamma); }
+
+Shape statistics(const Arguments &c, int gamma) {
+  auto x = c.input(0).shape();
+  Shape s(x.begin(), x.end());
+  std::fill(s.begin() + first_axis(c, gamma), s.end(), 1);
+  return s;
+}
+
+void Infer(InferContext &c) {
+  check(c, {"x", "", "gamma"}, false, false);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+  c.output(OPGRAFT_FLOAT32, statistics(c, 1));
+}
+
+void InferAdd(InferContext &c) {
+  check(c, {"x1", "x2", "gamma"}, true, false);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+  c.output(OPGRAFT_FLOAT32, statistics(c, 2));
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+void InferFused(InferContext &c) {
+  c.check_inputs(1, 2);
+  check(c, {"x", "", "gamma"}, false, true);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+void InferFusedAdd(InferContext &c) {
+  check(c, {"x", "residual", "gamma"}, true, true);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+// Where an operator has its statistics and its sum among the outputs; 0: nowhere.
+template <bool kAdd, int kRstd> RmsNormRows rows_of(const Context &c) {
+  constexpr int gamma = kAdd ? 2 : 1, sum = kAdd ? kRstd + 1 : 0;
+  return {c.input(0).raw(),
+          kAdd ? c.input(1).raw() : nullptr,
+          c.inputs() > gamma ? c.input(gamma).raw() : nullptr,
+          c.output(0).raw(),
+          sum ? c.output(sum).raw() : nullptr,
+          kRstd ? c.output(kRstd).template data<float>() : nullptr,
+          element_count(c.input(0).shape().subspan(size_t(first_axis(c, gamma)))),
+          c.attr_float("epsilon", 1e-6)};
+}
+
+template <bool kAdd, int kRstd> void Kernel(Context &c) {
+  const RmsNormRows g = rows_of<kAdd, kRstd>(c);
+  if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
+  constexpr int gamma = kAdd ? 2 : 1;
+  const bool wide = c.inputs() > gamma && c.input(gamma).dtype() == OPGRAFT_FLOAT32;
+  const auto kernel = Rows_simd(c.input(0).dtype());
+  c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, wide, b, e); });
+}
+
+template <bool kAdd, int kRstd> void Reference(Context &c) {
+  const RmsNormRows g = rows_of<kAdd, kRstd>(c);
+  if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
+  constexpr int gamma = kAdd ? 2 : 1;
+  const bool wide = c.inputs() > gamma && c.input(gamma).dtype() == OPGRAFT_FLOAT32;
+  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t r = 0; r < row_count(c, g.n); ++r) {
+      const T *x = static_cast<const T *>(g.x) + r * g.n;
+      T *y = static_cast<T *>(g.y) + r * g.n;
+      if (g.residual) {
+        T *sum = static_cast<T *>(g.sum) + r * g.n;
+        for (int64_t i = 0; i < g.n; ++i)
+          sum[i] = T(float(x[i]) + float(static_cast<const T *>(g.residual)[r * g.n + i]));
+        x = sum;
+      }
+      double square = 0;
+      for (int64_t i = 0; i < g.n; ++i) square += double(float(x[i])) * double(float(x[i]));
+      const double scale = 1 / std::sqrt(square / double(g.n) + g.epsilon);
+      if (g.rstd) g.rstd[r] = float(scale);
+      for (int64_t i = 0; i < g.n; ++i) {
+        const double w = !g.gamma ? 1.0
+                         : wide   ? double(static_cast<const float *>(g.gamma)[i])
+                                  : double(float(static_cast<const T *>(g.gamma)[i]));
+        y[i] = T(float(double(float(x[i])) * scale * w));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(RmsNorm, .inputs = 2, .outputs = 2, .infer = Infer, .kernel = Kernel<false, 1>,
+           .reference = Reference<false, 1>)
+OPGRAFT_OP(AddRmsNorm, .inputs = 3, .outputs = 3, .infer = InferAdd, .kernel = Kernel<true, 1>,
+           .reference = Reference<true, 1>)
+OPGRAFT_OP(FusedRmsNorm, .inputs = -1, .infer = InferFused, .kernel = Kernel<false, 0>,
+           .reference = Reference<false, 0>)
+OPGRAFT_OP(FusedAddRmsNorm, .inputs = 3, .outputs = 2, .infer = InferFusedAdd, .kernel = Kernel<true, 0>,
+           .reference = Reference<true, 0>)
+#endif
