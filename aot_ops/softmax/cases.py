@@ -1,4 +1,4 @@
-"""Cases of Softmax; swiglu/cases.py explains the format. REFERENCE takes the attributes as keywords."""
+"""Cases of Softmax and ScaledMaskedSoftmax; swiglu/cases.py explains the format. REFERENCE takes the attributes as keywords."""
 
 import numpy as np
 
@@ -18,8 +18,22 @@ def bound(u, x, axis=-1):
     return softmax(x, axis) * 2.0**-24 * (np.abs(x - np.max(x, axis=axis, keepdims=True)) + x.shape[axis] / 4 + 10)
 
 
-REFERENCE = {"Softmax": softmax}
-BOUND = {"Softmax": bound}
+def scaled(x, mask=0.0, scale=1.0, axis=-1):
+    return softmax(x * scale + mask, axis)
+
+
+def scaled_bound(u, x, mask=0.0, scale=1.0, axis=-1):
+    """As bound; besides, the score rounds once and scale is rounded to float32: that moves an exponential by as much,
+    and the sum by the mean of it under the weights."""
+    if x.size == 0:
+        return 0.0
+    y = scaled(x, mask, scale, axis)
+    off = 2.0**-24 * np.where(y > 0, 2 * np.abs(x * scale) + np.abs(mask * np.ones_like(x)), 0.0)
+    return bound(u, x * scale + mask, axis) + y * (off + np.sum(y * off, axis=axis, keepdims=True))
+
+
+REFERENCE = {"Softmax": softmax, "ScaledMaskedSoftmax": scaled}
+BOUND = {"Softmax": bound, "ScaledMaskedSoftmax": scaled_bound}
 # One rounding to the storage type, by the kernel and by the twin.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 # float16's smallest step; the smallest normal number of the others, below which exp gives 0.
@@ -36,6 +50,33 @@ LAYOUTS = [
     ((6, 70), 0),
     ((2, 3, 4, 33), -2),
 ]
+# Masks that broadcast in front, behind, along the axis, or not at all; other axes than the last.
+MASKED = [
+    ((2, 3, 5, 33), (1, 1, 5, 33), -1),
+    ((2, 3, 5, 33), (2, 1, 1, 33), 3),
+    ((2, 3, 5, 33), (5, 33), -1),
+    ((2, 3, 5, 33), (2, 3, 5, 1), -1),
+    ((2, 3, 5, 33), (), -1),
+    ((4, 64), (4, 64), -1),
+    ((2, 7, 40), (7, 40), 1),
+    ((2, 7, 40), (2, 1, 40), 1),
+    ((2, 7, 3), (2, 7, 1), 1),
+    ((5, 70), (5, 1), 0),
+    ((0, 5), (1, 5), -1),
+    ((5, 0), (5, 0), -1),
+    ((16,), (1,), 0),
+]
+
+
+def masked(dtype, shapes, **attrs):
+    return {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [s if len(s) and isinstance(s[0], str) else (dtype, s) for s in shapes],
+        "attrs": attrs,
+        "rtol": TOLERANCE[dtype],
+        "atol": SMALLEST[dtype],
+    }
+
 
 CASES = (
     [
@@ -65,7 +106,44 @@ CASES = (
     ]
 )
 
+CASES += (
+    [masked(t, [s, m], scale=0.3, axis=a) for t in TOLERANCE for s, m, a in MASKED]
+    + [masked(t, [s], scale=-1.7, axis=a) for t in TOLERANCE for s, a in LAYOUTS]
+    + [
+        # A causal mask of -inf, one of the lowest number, and a row that has no score left.
+        masked(t, [(3, 4, 4), (t, [[0.0 if j <= i else low for j in range(4)] for i in range(4)])], scale=0.125)
+        for t in TOLERANCE
+        for low in (-np.inf, float(np.finfo(np.float16).min))
+    ]
+    + [
+        masked("float32", [(2, 5), ("float32", [[-np.inf] * 5, [0.0, -np.inf, 1.0, 2.0, -3.0]])], scale=2.0),
+        masked("float32", [("float32", (3, 40), "special"), (40,)], scale=0.5),
+        masked("float32", [("float32", (3, 40), "special"), (3, 1)], axis=0),
+    ]
+)
+
 REFUSED = [
+    {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 7))],
+        "error": r"ScaledMaskedSoftmax: mask.shape must broadcast to x.shape \(4, 8\), got \(4, 7\)",
+    },
+    {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [("float32", (4, 8)), ("float32", (2, 4, 8))],
+        "error": r"ScaledMaskedSoftmax: mask.shape must broadcast to x.shape \(4, 8\), got \(2, 4, 8\)",
+    },
+    {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [("float32", (4, 8)), ("float16", (4, 8))],
+        "error": "ScaledMaskedSoftmax: mask.dtype must equal x.dtype float32, got float16",
+    },
+    {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [("float32", (4, 8))],
+        "attrs": {"axis": 2},
+        "error": r"ScaledMaskedSoftmax: axis must be in \[-2, 2\), got 2",
+    },
     {
         "op": "Softmax",
         "inputs": [("int32", (4,))],

@@ -1,4 +1,5 @@
-// Softmax: y = e^(x - max x) / sum of e^(x - max x) along one axis. Half types compute in float32.
+// Softmax: y = e^(s - max s) / sum of e^(s - max s) along one axis, of s = x or of s = x scale + mask. Half types
+// compute in float32.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -12,79 +13,163 @@
 #include "aot_ops/common/activations-inl.h"
 // clang-format on
 
+#ifndef OPGRAFT_SOFTMAX_ROWS_
+#define OPGRAFT_SOFTMAX_ROWS_
+namespace opgraft {
+// Rows of n elements, `inner` apart; a mask of x's rank, with strides of 0 where it is broadcast.
+struct SoftmaxRows {
+  const void *x, *mask;  // mask: or null
+  void *y;
+  int64_t n, inner;
+  float scale;
+  int rank, axis;
+  int64_t dims[OPGRAFT_MAX_RANK], stride[OPGRAFT_MAX_RANK];
+
+  // Where the mask begins for row r of outer * inner.
+  int64_t mask_of(int64_t r) const {
+    int64_t at = 0;
+    for (int i = rank - 1; i >= 0; --i) {
+      if (i == axis) continue;
+      at += r % dims[i] * stride[i];
+      r /= dims[i];
+    }
+    return at;
+  }
+};
+}  // namespace opgraft
+#endif
+
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// One contiguous row. float32 keeps the exponentials in y; half types compute them twice, since
-// rounding them before the division would cost accuracy.
-template <class T> void Row(const T *x, T *y, int64_t n) {
+// e^x for x <= 0: Exp's (activations-inl.h) way without the upper end. 1.5 * 2^23 + 127 rounds x / ln2 to an integer
+// in the low bits, the exponent of 2^n. NaN stays NaN.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V ExpBelow0(D d, V x) {
+  const hn::RebindToSigned<D> di;
+  const V magic = hn::Set(d, 12582912.0f + 127.0f);
+  const V t = hn::MulAdd(hn::Max(x, hn::Set(d, -87.5f)), hn::Set(d, 1.44269504088896341f), magic);
+  const V n = hn::Sub(t, magic);
+  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
+  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
+  const V p = Polynomial(d, r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
+                         5.0000001201e-1f);
+  const V e = hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
+  const V y = hn::Mul(e, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, t))));
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33655f)), y);
+}
+
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p) { return LoadF32(d, p); }
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, size_t n) { return LoadF32N(d, p, n); }
+
+// One contiguous row of scores at(i) for a whole vector, at(i, rest) for the last elements. float32 keeps the
+// exponentials in y; half types compute them twice, since rounding them before the division would cost accuracy.
+template <class T, class At> HWY_INLINE void Row(At at, T *y, int64_t n) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d)), whole = n / lanes * lanes;
   const size_t rest = size_t(n - whole);
   const auto inside = hn::FirstN(d, rest);
-  auto most = hn::Set(d, -HUGE_VALF);
-  for (int64_t i = 0; i < whole; i += lanes) most = hn::Max(most, LoadF32(d, x + i));
-  if (rest) most = hn::Max(most, hn::IfThenElse(inside, LoadF32N(d, x + whole, rest), hn::Set(d, -HUGE_VALF)));
-  most = hn::MaxOfLanes(d, most);
+  auto most = hn::Set(d, -HUGE_VALF), most1 = most;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= whole; i += 2 * lanes) {
+    most = hn::Max(most, at(i));
+    most1 = hn::Max(most1, at(i + lanes));
+  }
+  if (i < whole) most = hn::Max(most, at(i));
+  auto tail = hn::Zero(d);
+  if (rest) {
+    tail = hn::IfThenElse(inside, at(whole, rest), hn::Set(d, -HUGE_VALF));
+    most1 = hn::Max(most1, tail);
+  }
+  most = hn::MaxOfLanes(d, hn::Max(most, most1));
   auto sum = hn::Zero(d);
-  for (int64_t i = 0; i < whole; i += lanes) {
-    const auto e = Exp(d, hn::Sub(LoadF32(d, x + i), most));
+  for (i = 0; i < whole; i += lanes) {
+    const auto e = ExpBelow0(d, hn::Sub(at(i), most));
     if constexpr (std::is_same_v<T, float>) StoreF32(e, d, y + i);
     sum = hn::Add(sum, e);
   }
-  auto tail = hn::Zero(d);
   if (rest) {
-    tail = hn::IfThenElseZero(inside, Exp(d, hn::Sub(LoadF32N(d, x + whole, rest), most)));
+    tail = hn::IfThenElseZero(inside, ExpBelow0(d, hn::Sub(tail, most)));
     sum = hn::Add(sum, tail);
   }
-  const auto scale = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum));
-  for (int64_t i = 0; i < whole; i += lanes) {
+  const auto scale = hn::Set(d, 1.0f / hn::GetLane(hn::SumOfLanes(d, sum)));
+  for (i = 0; i < whole; i += lanes) {
     auto e = hn::Zero(d);
     if constexpr (std::is_same_v<T, float>) e = hn::LoadU(d, y + i);
-    else e = Exp(d, hn::Sub(LoadF32(d, x + i), most));
+    else e = ExpBelow0(d, hn::Sub(at(i), most));
     StoreF32(hn::Mul(e, scale), d, y + i);
   }
   if (rest) StoreF32N(hn::Mul(tail, scale), d, y + whole, rest);
 }
 
-// `width` (at most a vector) neighbouring columns of n elements, `stride` apart.
-template <class T> void Columns(const T *x, T *y, int64_t n, int64_t stride, int64_t width) {
+// `width` (at most a vector) neighbouring columns of n elements, `stride` apart; load(k) gives their scores.
+template <class T, class Load> HWY_INLINE void Columns(Load load, T *y, int64_t n, int64_t stride, size_t width) {
   const hn::ScalableTag<float> d;
-  const size_t w = size_t(width);
-  const bool full = w == hn::Lanes(d);
-  auto load = [&](int64_t k) HWY_ATTR { return full ? LoadF32(d, x + k * stride) : LoadF32N(d, x + k * stride, w); };
+  const bool full = width == hn::Lanes(d);
   auto most = hn::Set(d, -HUGE_VALF), sum = hn::Zero(d);
   for (int64_t k = 0; k < n; ++k) most = hn::Max(most, load(k));
-  for (int64_t k = 0; k < n; ++k) sum = hn::Add(sum, Exp(d, hn::Sub(load(k), most)));
+  for (int64_t k = 0; k < n; ++k) sum = hn::Add(sum, ExpBelow0(d, hn::Sub(load(k), most)));
   const auto scale = hn::Div(hn::Set(d, 1.0f), sum);
   for (int64_t k = 0; k < n; ++k) {
-    const auto v = hn::Mul(Exp(d, hn::Sub(load(k), most)), scale);
+    const auto v = hn::Mul(ExpBelow0(d, hn::Sub(load(k), most)), scale);
     if (full) StoreF32(v, d, y + k * stride);
-    else StoreF32N(v, d, y + k * stride, w);
+    else StoreF32N(v, d, y + k * stride, width);
   }
 }
 
-template <class T> void Rows(const void *vx, void *vy, int64_t n, int64_t inner, int64_t begin, int64_t end) {
-  const T *x = static_cast<const T *>(vx);
-  T *y = static_cast<T *>(vy);
-  if (inner == 1) {
-    for (int64_t r = begin; r < end; ++r) Row(x + r * n, y + r * n, n);
+template <class T> HWY_INLINE void ContiguousRow(const SoftmaxRows &g, int64_t r) {
+  const hn::ScalableTag<float> d;
+  const T *x = static_cast<const T *>(g.x) + r * g.n;
+  T *y = static_cast<T *>(g.y) + r * g.n;
+  const auto scale = hn::Set(d, g.scale);
+  if (!g.mask && g.scale == 1.0f) {
+    Row([&](int64_t i, auto... k) HWY_ATTR { return LoadSome(d, x + i, k...); }, y, g.n);
+  } else if (!g.mask) {
+    Row([&](int64_t i, auto... k) HWY_ATTR { return hn::Mul(LoadSome(d, x + i, k...), scale); }, y, g.n);
+  } else if (const T *mask = static_cast<const T *>(g.mask) + g.mask_of(r); g.stride[g.axis]) {
+    Row([&](int64_t i, auto... k)
+            HWY_ATTR { return hn::MulAdd(LoadSome(d, x + i, k...), scale, LoadSome(d, mask + i, k...)); },
+        y, g.n);
+  } else {
+    const auto flat = hn::Set(d, float(*mask));
+    Row([&](int64_t i, auto... k) HWY_ATTR { return hn::MulAdd(LoadSome(d, x + i, k...), scale, flat); }, y, g.n);
+  }
+}
+
+// Rows [begin, end) of the outer * inner rows.
+template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
+  if (g.inner == 1) {
+    for (int64_t r = begin; r < end; ++r) ContiguousRow<T>(g, r);
     return;
   }
-  const int64_t lanes = int64_t(hn::Lanes(hn::ScalableTag<float>()));
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto scale = hn::Set(d, g.scale);
   for (int64_t r = begin; r < end;) {
-    const int64_t column = r % inner, width = std::min({lanes, inner - column, end - r});
-    const int64_t at = r / inner * n * inner + column;
-    Columns(x + at, y + at, n, inner, width);
+    const int64_t column = r % g.inner, width = std::min({lanes, g.inner - column, end - r});
+    const int64_t at = r / g.inner * g.n * g.inner + column;
+    const T *x = static_cast<const T *>(g.x) + at;
+    T *y = static_cast<T *>(g.y) + at;
+    auto load = [&](int64_t k) HWY_ATTR {
+      return width == lanes ? LoadF32(d, x + k * g.inner) : LoadF32N(d, x + k * g.inner, size_t(width));
+    };
+    if (g.mask) {
+      int64_t from[hn::MaxLanes(d)];
+      for (int64_t i = 0; i < width; ++i) from[i] = g.mask_of(r + i);
+      Columns(
+          [&](int64_t k) HWY_ATTR {
+            HWY_ALIGN float mask[hn::MaxLanes(d)] = {};
+            for (int64_t i = 0; i < width; ++i)
+              mask[i] = float(static_cast<const T *>(g.mask)[from[i] + k * g.stride[g.axis]]);
+            return hn::MulAdd(load(k), scale, hn::Load(d, mask));
+          },
+          y, g.n, g.inner, size_t(width));
+    } else if (g.scale != 1.0f) {
+      Columns([&](int64_t k) HWY_ATTR { return hn::Mul(load(k), scale); }, y, g.n, g.inner, size_t(width));
+    } else {
+      Columns(load, y, g.n, g.inner, size_t(width));
+    }
     r += width;
   }
-}
-
-// Rows [begin, end) of the outer * inner rows of n elements.
-void SoftmaxRows(int dtype, const void *x, void *y, int64_t n, int64_t inner, int64_t begin, int64_t end) {
-  if (dtype == OPGRAFT_FLOAT32) return Rows<float>(x, y, n, inner, begin, end);
-  if (dtype == OPGRAFT_FLOAT16) return Rows<float16>(x, y, n, inner, begin, end);
-  return Rows<bfloat16>(x, y, n, inner, begin, end);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -92,7 +177,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD(SoftmaxRows)
+OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
 
@@ -102,40 +187,70 @@ void Infer(InferContext &c) {
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
-struct Extents {
-  int64_t outer, n, inner;
-  explicit Extents(const Arguments &a) {
-    auto dims = a.input(0).shape();
-    const size_t axis = size_t(a.axis(a.attr_int("axis", -1), a.input(0).rank()));
-    outer = element_count(dims.first(axis));
-    n = dims[axis];
-    inner = element_count(dims.subspan(axis + 1));
+void InferMasked(InferContext &c) {
+  c.check_inputs(1, 2);
+  if (c.inputs() == 2) {
+    c.check_same_dtype(1, "mask", 0, "x");
+    auto x = c.input(0).shape(), m = c.input(1).shape();
+    bool ok = m.size() <= x.size();
+    for (size_t k = 0; ok && k < m.size(); ++k) {
+      const int64_t a = m[m.size() - 1 - k], b = x[x.size() - 1 - k];
+      ok = a == 1 || may_equal(a, b);
+    }
+    c.check(ok, "mask.shape must broadcast to x.shape " + to_string(x) + ", got " + to_string(m));
   }
-};
+  Infer(c);
+}
+
+SoftmaxRows rows_of(const Context &c) {
+  SoftmaxRows g{};
+  auto dims = c.input(0).shape();
+  g.rank = int(dims.size());
+  g.axis = c.axis(c.attr_int("axis", -1), g.rank);
+  g.n = dims[size_t(g.axis)];
+  g.inner = element_count(dims.subspan(size_t(g.axis) + 1));
+  g.x = c.input(0).raw();
+  g.y = c.output(0).raw();
+  g.scale = float(c.attr_float("scale", 1.0));
+  std::copy(dims.begin(), dims.end(), g.dims);
+  if (c.inputs() < 2) return g;
+  g.mask = c.input(1).raw();
+  auto m = c.input(1).shape();
+  int64_t stride = 1;
+  for (size_t k = 0; k < m.size(); ++k) {
+    const int64_t n = m[m.size() - 1 - k];
+    g.stride[dims.size() - 1 - k] = n == 1 ? 0 : stride;
+    stride *= n;
+  }
+  return g;
+}
+
+int64_t row_count(const Context &c, const SoftmaxRows &g) { return g.n ? c.input(0).size() / g.n : 0; }
 
 void Kernel(Context &c) {
-  const Extents e(c);
-  if (e.n == 0) return;
-  auto rows = SoftmaxRows_simd();
-  c.parallel_for(e.outer * e.inner, std::max<int64_t>(e.inner == 1 ? 1 : 16, 2048 / e.n),
-                 [&](int64_t begin, int64_t end) {
-                   rows(c.input(0).dtype(), c.input(0).raw(), c.output(0).raw(), e.n, e.inner, begin, end);
-                 });
+  const SoftmaxRows g = rows_of(c);
+  auto rows = Rows_simd(c.input(0).dtype());
+  // 16384 elements: about 10 µs; a vector's worth of columns at least.
+  const int64_t grain = std::max<int64_t>(g.inner == 1 ? 1 : 16, 16384 / std::max<int64_t>(g.n, 1));
+  c.parallel_for(row_count(c, g), grain, [&](int64_t begin, int64_t end) { rows(g, begin, end); });
 }
 
 void Reference(Context &c) {
-  const Extents e(c);
+  const SoftmaxRows g = rows_of(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t r = 0; r < e.outer * e.inner; ++r) {
-      const int64_t at = r / e.inner * e.n * e.inner + r % e.inner;
+    for (int64_t r = 0; r < row_count(c, g); ++r) {
+      const int64_t at = r / g.inner * g.n * g.inner + r % g.inner, from = g.mask ? g.mask_of(r) : 0;
       const T *x = c.input(0).data<T>() + at;
       T *y = c.output(0).data<T>() + at;
-      float most = -HUGE_VALF;
-      double sum = 0;
-      for (int64_t k = 0; k < e.n; ++k) most = std::max(most, float(x[k * e.inner]));
-      for (int64_t k = 0; k < e.n; ++k) sum += std::exp(double(float(x[k * e.inner])) - most);
-      for (int64_t k = 0; k < e.n; ++k) y[k * e.inner] = T(float(std::exp(double(float(x[k * e.inner])) - most) / sum));
+      auto score = [&](int64_t k) {
+        const double v = double(float(x[k * g.inner])) * double(g.scale);
+        return g.mask ? v + double(float(static_cast<const T *>(g.mask)[from + k * g.stride[g.axis]])) : v;
+      };
+      double most = -HUGE_VAL, sum = 0;
+      for (int64_t k = 0; k < g.n; ++k) most = std::max(most, score(k));
+      for (int64_t k = 0; k < g.n; ++k) sum += std::exp(score(k) - most);
+      for (int64_t k = 0; k < g.n; ++k) y[k * g.inner] = T(float(std::exp(score(k) - most) / sum));
     }
   });
 }
@@ -145,4 +260,5 @@ void Reference(Context &c) {
 
 using namespace opgraft;
 OPGRAFT_OP(Softmax, .inputs = 1, .infer = Infer, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(ScaledMaskedSoftmax, .inputs = -1, .infer = InferMasked, .kernel = Kernel, .reference = Reference)
 #endif
