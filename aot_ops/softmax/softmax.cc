@@ -10,7 +10,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/exp-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_SOFTMAX_ROWS_
@@ -42,63 +42,52 @@ struct SoftmaxRows {
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// e^x for x <= 0: Exp's (activations-inl.h) way without the upper end. 1.5 * 2^23 + 127 rounds x / ln2 to an integer
-// in the low bits, the exponent of 2^n. NaN stays NaN.
-template <class D, class V = hn::Vec<D>> HWY_INLINE V ExpBelow0(D d, V x) {
-  const hn::RebindToSigned<D> di;
-  const V magic = hn::Set(d, 12582912.0f + 127.0f);
-  const V t = hn::MulAdd(hn::Max(x, hn::Set(d, -87.5f)), hn::Set(d, 1.44269504088896341f), magic);
-  const V n = hn::Sub(t, magic);
-  V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
-  r = hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r);
-  const V p = Polynomial(d, r, 1.9875691500e-4f, 1.3981999507e-3f, 8.3334519073e-3f, 4.1665795894e-2f, 1.6666665459e-1f,
-                         5.0000001201e-1f);
-  const V e = hn::Add(hn::MulAdd(hn::Mul(p, r), r, r), hn::Set(d, 1.0f));
-  const V y = hn::Mul(e, hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, t))));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.33655f)), y);
-}
-
 template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p) { return LoadF32(d, p); }
 template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, size_t n) { return LoadF32N(d, p, n); }
 
-// One contiguous row of scores at(i) for a whole vector, at(i, rest) for the last elements. float32 keeps the
-// exponentials in y; half types compute them twice, since rounding them before the division would cost accuracy.
-template <class T, class At> HWY_INLINE void Row(At at, T *y, int64_t n) {
+inline constexpr int kTogether = 4;
+
+// kRows contiguous rows of scores at(row, i) for a whole vector, at(row, i, rest) for the last elements; together,
+// since a row alone waits for its maximum and its sum. float32 keeps the exponentials in y; half types compute them
+// twice, as rounding them before the division would cost accuracy.
+template <int kRows, class T, class At> HWY_INLINE void ContiguousRows(At at, T *y, int64_t n) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d)), whole = n / lanes * lanes;
   const size_t rest = size_t(n - whole);
   const auto inside = hn::FirstN(d, rest);
-  auto most = hn::Set(d, -HUGE_VALF), most1 = most;
-  int64_t i = 0;
-  for (; i + 2 * lanes <= whole; i += 2 * lanes) {
-    most = hn::Max(most, at(i));
-    most1 = hn::Max(most1, at(i + lanes));
+  const auto lowest = hn::Set(d, -HUGE_VALF);
+  hn::Vec<decltype(d)> most[kRows], tail[kRows], sum[kRows];
+  for (int j = 0; j < kRows; ++j) {
+    tail[j] = rest ? hn::IfThenElse(inside, at(j, whole, rest), lowest) : lowest;
+    most[j] = tail[j];
+    sum[j] = hn::Zero(d);
   }
-  if (i < whole) most = hn::Max(most, at(i));
-  auto tail = hn::Zero(d);
-  if (rest) {
-    tail = hn::IfThenElse(inside, at(whole, rest), hn::Set(d, -HUGE_VALF));
-    most1 = hn::Max(most1, tail);
+  for (int64_t i = 0; i < whole; i += lanes)
+    for (int j = 0; j < kRows; ++j) most[j] = hn::Max(most[j], at(j, i));
+  for (int j = 0; j < kRows; ++j) most[j] = hn::MaxOfLanes(d, most[j]);
+  for (int64_t i = 0; i < whole; i += lanes)
+    for (int j = 0; j < kRows; ++j) {
+      const auto e = ExpBelow0(d, hn::Sub(at(j, i), most[j]));
+      if constexpr (std::is_same_v<T, float>) StoreF32(e, d, y + j * n + i);
+      sum[j] = hn::Add(sum[j], e);
+    }
+  for (int j = 0; j < kRows; ++j) {
+    if (rest) {
+      tail[j] = hn::IfThenElseZero(inside, ExpBelow0(d, hn::Sub(tail[j], most[j])));
+      sum[j] = hn::Add(sum[j], tail[j]);
+    }
+    sum[j] = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum[j]));
+    if (rest) tail[j] = hn::Mul(tail[j], sum[j]);
   }
-  most = hn::MaxOfLanes(d, hn::Max(most, most1));
-  auto sum = hn::Zero(d);
-  for (i = 0; i < whole; i += lanes) {
-    const auto e = ExpBelow0(d, hn::Sub(at(i), most));
-    if constexpr (std::is_same_v<T, float>) StoreF32(e, d, y + i);
-    sum = hn::Add(sum, e);
-  }
-  if (rest) {
-    tail = hn::IfThenElseZero(inside, ExpBelow0(d, hn::Sub(tail, most)));
-    sum = hn::Add(sum, tail);
-  }
-  const auto scale = hn::Set(d, 1.0f / hn::GetLane(hn::SumOfLanes(d, sum)));
-  for (i = 0; i < whole; i += lanes) {
-    auto e = hn::Zero(d);
-    if constexpr (std::is_same_v<T, float>) e = hn::LoadU(d, y + i);
-    else e = ExpBelow0(d, hn::Sub(at(i), most));
-    StoreF32(hn::Mul(e, scale), d, y + i);
-  }
-  if (rest) StoreF32N(hn::Mul(tail, scale), d, y + whole, rest);
+  for (int64_t i = 0; i < whole; i += lanes)
+    for (int j = 0; j < kRows; ++j) {
+      auto e = hn::Zero(d);
+      if constexpr (std::is_same_v<T, float>) e = hn::LoadU(d, y + j * n + i);
+      else e = ExpBelow0(d, hn::Sub(at(j, i), most[j]));
+      StoreF32(hn::Mul(e, sum[j]), d, y + j * n + i);
+    }
+  if (rest)
+    for (int j = 0; j < kRows; ++j) StoreF32N(tail[j], d, y + j * n + whole, rest);
 }
 
 // `width` (at most a vector) neighbouring columns of n elements, `stride` apart; load(k) gives their scores.
@@ -116,29 +105,39 @@ template <class T, class Load> HWY_INLINE void Columns(Load load, T *y, int64_t 
   }
 }
 
-template <class T> HWY_INLINE void ContiguousRow(const SoftmaxRows &g, int64_t r) {
+template <int kRows, class T> void ScoreRows(const SoftmaxRows &g, int64_t r) {
   const hn::ScalableTag<float> d;
   const T *x = static_cast<const T *>(g.x) + r * g.n;
   T *y = static_cast<T *>(g.y) + r * g.n;
+  const int64_t n = g.n;
   const auto scale = hn::Set(d, g.scale);
+  const T *mask[kRows];
+  if (g.mask)
+    for (int j = 0; j < kRows; ++j) mask[j] = static_cast<const T *>(g.mask) + g.mask_of(r + j);
   if (!g.mask && g.scale == 1.0f) {
-    Row([&](int64_t i, auto... k) HWY_ATTR { return LoadSome(d, x + i, k...); }, y, g.n);
+    ContiguousRows<kRows>([&](int j, int64_t i, auto... k) HWY_ATTR { return LoadSome(d, x + j * n + i, k...); }, y, n);
   } else if (!g.mask) {
-    Row([&](int64_t i, auto... k) HWY_ATTR { return hn::Mul(LoadSome(d, x + i, k...), scale); }, y, g.n);
-  } else if (const T *mask = static_cast<const T *>(g.mask) + g.mask_of(r); g.stride[g.axis]) {
-    Row([&](int64_t i, auto... k)
-            HWY_ATTR { return hn::MulAdd(LoadSome(d, x + i, k...), scale, LoadSome(d, mask + i, k...)); },
-        y, g.n);
+    ContiguousRows<kRows>(
+        [&](int j, int64_t i, auto... k) HWY_ATTR { return hn::Mul(LoadSome(d, x + j * n + i, k...), scale); }, y, n);
+  } else if (g.stride[g.axis]) {
+    ContiguousRows<kRows>(
+        [&](int j, int64_t i, auto... k)
+            HWY_ATTR { return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, LoadSome(d, mask[j] + i, k...)); },
+        y, n);
   } else {
-    const auto flat = hn::Set(d, float(*mask));
-    Row([&](int64_t i, auto... k) HWY_ATTR { return hn::MulAdd(LoadSome(d, x + i, k...), scale, flat); }, y, g.n);
+    ContiguousRows<kRows>(
+        [&](int j, int64_t i, auto... k)
+            HWY_ATTR { return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, hn::Set(d, float(*mask[j]))); },
+        y, n);
   }
 }
 
 // Rows [begin, end) of the outer * inner rows.
 template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
   if (g.inner == 1) {
-    for (int64_t r = begin; r < end; ++r) ContiguousRow<T>(g, r);
+    int64_t r = begin;
+    for (; r + kTogether <= end; r += kTogether) ScoreRows<kTogether, T>(g, r);
+    for (; r < end; ++r) ScoreRows<1, T>(g, r);
     return;
   }
   const hn::ScalableTag<float> d;

@@ -1,0 +1,198 @@
+"""Normalisations and Softmax, forward and backward."""
+
+import numpy as np
+
+from . import Row
+from .elementwise import normal
+
+U = 2.0**-24
+ONNX_EPSILON = 1e-5
+
+
+def rms(x, gamma, epsilon=1e-5):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon) * gamma
+
+
+def layer(x, gamma, beta, epsilon=1e-5):
+    d = x - x.mean(-1, keepdims=True)
+    return d / np.sqrt((d * d).mean(-1, keepdims=True) + epsilon) * gamma + beta
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+def shifted(*shapes):
+    """Parameters of a normalisation as trained ones are: about 1, then about 0."""
+    return lambda rng: [
+        (rng.standard_normal(s, np.float32) * np.float32(0.2) + np.float32(k == 0)) for k, s in enumerate(shapes)
+    ]
+
+
+def torch_rms(torch):
+    return lambda x, gamma: torch.nn.functional.rms_norm(x, (x.shape[-1],), gamma, 1e-5)
+
+
+def torch_add_rms(torch):
+    def f(x, residual, gamma):
+        s = x + residual
+        return torch.nn.functional.rms_norm(s, (s.shape[-1],), gamma, 1e-5), s
+
+    return f
+
+
+def torch_layer(torch):
+    return lambda x, gamma, beta: torch.nn.functional.layer_norm(x, (x.shape[-1],), gamma, beta, 1e-5)
+
+
+def torch_add_layer(torch):
+    def f(x, residual, gamma, beta):
+        s = x + residual
+        return torch.nn.functional.layer_norm(s, (s.shape[-1],), gamma, beta, 1e-5), s
+
+    return f
+
+
+def onnx_rms(g, x, gamma):
+    return g.node("SimplifiedLayerNormalization", x, gamma, axis=-1, epsilon=1e-5)
+
+
+def skip(op):
+    """The sum and its normalisation as ONNX Runtime fuses them; mean and deviation are not asked for."""
+
+    def f(g, *names):
+        y, _, _, s = g.node(op, *names, outputs=4, domain="com.microsoft", epsilon=1e-5)
+        g.nodes[-1].output[1] = g.nodes[-1].output[2] = ""
+        return [y, s]
+
+    return f
+
+
+def mindspore_rms(ms):
+    """MindSpore has no RmsNorm on CPU: as its LLaMA writes it."""
+    ops = ms.ops
+
+    def f(x, gamma):
+        return x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + 1e-5) * gamma
+
+    return f
+
+
+def mindspore_add_rms(ms):
+    ops = ms.ops
+
+    def f(x, residual, gamma):
+        s = x + residual
+        return s * ops.rsqrt(ops.mean(ops.square(s), -1, True) + 1e-5) * gamma, s
+
+    return f
+
+
+def mindspore_layer(ms):
+    norm = ms.ops.LayerNorm(-1, -1, 1e-5)
+
+    def f(x, gamma, beta):
+        return norm(x, gamma, beta)[0]
+
+    return f
+
+
+def mindspore_add_layer(ms):
+    norm = ms.ops.LayerNorm(-1, -1, 1e-5)
+
+    def f(x, residual, gamma, beta):
+        s = x + residual
+        return norm(s, gamma, beta)[0], s
+
+    return f
+
+
+def mindspore_softmax(ms):
+    op = ms.ops.Softmax(-1)
+
+    def f(x):
+        return op(x)
+
+    return f
+
+
+def mindspore_masked_softmax(ms):
+    op = ms.ops.Softmax(-1)
+
+    def f(x, mask):
+        return op(x * 0.125 + mask)
+
+    return f
+
+
+def add_rms(x, residual, gamma):
+    return rms(x + residual, gamma), x + residual
+
+
+def add_layer(x, residual, gamma, beta):
+    return layer(x + residual, gamma, beta), x + residual
+
+
+def causal(rng):
+    """Scores of 12 heads, and a mask that leaves out what comes later."""
+    return [rng.standard_normal((12, 128, 128), np.float32) * 8, np.triu(np.full((1, 128, 128), -1e9, np.float32), 1)]
+
+
+# A row's sum of n positive terms goes through at most n additions, most peers' through n / 8 and less; its root halves
+# the error: n / 16 + 8 roundings, relative. In bfloat16 a peer that is not compiled rounds after each of the square, the
+# mean, the root and two products, and rounds the sum with a residual first.
+def loose(n, dtype="float32"):
+    return (n / 16 + 8) * U if dtype == "float32" else 6 * 2.0**-8
+
+
+ROWS = [
+    *(
+        Row(
+            f"RMSNorm {m}x4096{suffix}", "FusedRmsNorm", normal((m, 4096)), rms, weights=shifted((4096,)),
+            rtol=loose(4096, dtype), atol=1e-30, attrs={"epsilon": 1e-5}, dtype=dtype, flops=4 * m * 4096,
+            target=0.6 if m == 1 else 0.9, mindspore_target=3.2, quick=dtype == "float32" and m == 512,
+            numpy=rms if dtype == "float32" else None, torch=torch_rms, onnx=onnx_rms, mindspore=mindspore_rms,
+            missing={"openvino": "the operator is ONNX Runtime's own"},
+        )
+        for m, dtype, suffix in ((1, "float32", ""), (512, "float32", ""), (512, "bfloat16", " bf16"))
+    ),
+    Row(
+        "AddRMSNorm 512x4096", "FusedAddRmsNorm", normal((512, 4096), (512, 4096)), add_rms, weights=shifted((4096,)),
+        rtol=loose(4096) + 2 * U, atol=8 * U, attrs={"epsilon": 1e-5}, flops=5 * 512 * 4096,
+        target=0.9, mindspore_target=3.2,
+        numpy=add_rms, torch=torch_add_rms, onnx=skip("SkipSimplifiedLayerNormalization"), mindspore=mindspore_add_rms,
+        missing={"openvino": "the operator is ONNX Runtime's own"},
+    ),
+    Row(
+        # As RMSNorm, but the mean's part is absolute: of rows that are about 4 at most.
+        "LayerNorm 1x512x1024", "FusedLayerNorm", normal((1, 512, 1024)), layer, weights=shifted((1024,), (1024,)),
+        rtol=loose(1024), atol=loose(1024), attrs={"epsilon": 1e-5}, flops=8 * 512 * 1024,
+        target=0.9, mindspore_target=2.5, quick=True,
+        numpy=layer, torch=torch_layer, mindspore=mindspore_layer,
+        onnx=lambda g, x, gamma, beta: g.node("LayerNormalization", x, gamma, beta, axis=-1, epsilon=1e-5),
+    ),
+    Row(
+        "AddLayerNorm 1x512x1024", "AddLayerNorm", normal((1, 512, 1024), (1, 512, 1024)), add_layer,
+        weights=shifted((1024,), (1024,)), rtol=loose(1024), atol=loose(1024), attrs={"epsilon": 1e-5},
+        flops=9 * 512 * 1024, target=0.9, mindspore_target=2.5,
+        numpy=add_layer, torch=torch_add_layer, onnx=skip("SkipLayerNormalization"), mindspore=mindspore_add_layer,
+        missing={"openvino": "the operator is ONNX Runtime's own"},
+    ),
+    Row(
+        # Differences up to 9 times 2^-24, exp (ONNX Runtime's is good to 2^-18), a sum of 128, a quotient.
+        "Softmax 12x128x128", "Softmax", normal((12, 128, 128)), softmax, rtol=2.0**-17 + 32 * U, atol=1e-30,
+        flops=20 * 12 * 128 * 128, target=0.9, quick=True,
+        numpy=softmax, torch=lambda torch: lambda x: torch.softmax(x, -1), mindspore=mindspore_softmax,
+        onnx=lambda g, x: g.node("Softmax", x, axis=-1),
+    ),
+    Row(
+        # As above; the scores reach 5 and their differences 10. What is masked is 0, or denormal.
+        "Softmax scaled and masked 12x128x128", "ScaledMaskedSoftmax", causal,
+        lambda x, mask: softmax(x * 0.125 + mask), rtol=2.0**-17 + 64 * U, atol=1e-30, attrs={"scale": 0.125},
+        flops=22 * 12 * 128 * 128, target=0.9,
+        numpy=lambda x, mask: softmax(x * np.float32(0.125) + mask),
+        torch=lambda torch: lambda x, mask: torch.softmax(x * 0.125 + mask, -1), mindspore=mindspore_masked_softmax,
+        onnx=lambda g, x, mask: g.node("Softmax", g.node("Add", g.node("Mul", x, g.const(0.125)), mask), axis=-1),
+    ),
+]  # fmt: skip
