@@ -1,0 +1,301 @@
+// Rotary position embedding (Su et al. 2021): the pair (x1, x2) of a row is turned by an angle of its own that grows
+// with the row's position, y1 = x1 cos - x2 sin, y2 = x2 cos + x1 sin. Halves: the pair is (x[p], x[p + R/2]), as in
+// GPT-NeoX; interleaved: (x[2p], x[2p + 1]), as in GPT-J.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <cstring>
+#include <type_traits>
+#include <vector>
+
+#include "rope.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "rope.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "rotate-inl.h"
+// clang-format on
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(Rotate)
+
+namespace {
+
+constexpr int64_t kGrain = 32768;  // elements: about 10 µs
+
+// What x, cos and sin must be in every operator; the tables are inputs `i` and `i + 1`.
+void check_tables(const InferContext &c, int i, int64_t dim) {
+  if (c.input(0).dtype() == OPGRAFT_FLOAT32) c.check_dtype(i, "cos", {OPGRAFT_FLOAT32});
+  else c.check_dtype(i, "cos", {OPGRAFT_FLOAT32, c.input(0).dtype()});
+  c.check_same_dtype(i + 1, "sin", i, "cos");
+  c.check_same_shape(i + 1, "sin", i, "cos");
+  const int64_t mode = c.attr_int("mode", 0);
+  c.check(mode == 0 || mode == 1, "mode must be 0 (halves) or 1 (interleaved), got " + std::to_string(mode));
+  c.check(c.input(i).rank() >= 1, "cos must have at least 1 dimension, got shape ()");
+  const int64_t width = c.input(i).dim(-1), asked = c.attr_int("rotary_dim", 0), turned = asked ? asked : width;
+  c.check(turned < 0 || turned % 2 == 0, (asked ? "rotary_dim" : "cos's last dimension") +
+                                             std::string(" must be even, got ") + std::to_string(turned));
+  c.check(asked >= 0 && (turned < 0 || dim < 0 || turned <= dim),
+          (asked ? "rotary_dim" : "cos's last dimension") + std::string(" must be at most the rows' ") +
+              std::to_string(dim) + " elements, got " + std::to_string(turned));
+  c.check(width < 0 || !asked || width == asked || width == asked / 2,
+          "cos's last dimension must be rotary_dim " + std::to_string(asked) + " or half of it, got " +
+              std::to_string(width));
+}
+
+Rotation rotation(const Arguments &c, int i, int64_t dim, bool back = false) {
+  const int64_t width = c.input(i).dim(-1), asked = c.attr_int("rotary_dim", 0);
+  Rotation r;
+  r.cos = c.input(i).raw(), r.sin = c.input(i + 1).raw();
+  r.dim = dim, r.pairs = (asked ? asked : width) / 2;
+  r.interleaved = c.attr_int("mode", 0) == 1, r.back = back;
+  r.full = width == 2 * r.pairs;
+  r.wide = c.input(i).dtype() == OPGRAFT_FLOAT32;
+  return r;
+}
+
+// x's rows, as the tables repeat over them.
+Sheet sheet(std::span<const int64_t> x, std::span<const int64_t> table) {
+  struct Dim {
+    int64_t n, step, table;
+  };
+  std::vector<Dim> dims;  // from the innermost, rows that walk alike joined
+  int64_t step = x.back(), at = table.back();
+  for (size_t k = 1; k < x.size(); ++k) {
+    const int64_t n = x[x.size() - 1 - k], rows = k < table.size() ? table[table.size() - 1 - k] : 1;
+    const Dim d{n, step, rows == 1 ? 0 : at};
+    if (n != 1) {
+      if (!dims.empty() && d.table == dims.back().table * dims.back().n) dims.back().n *= n;
+      else dims.push_back(d);
+    }
+    step *= n, at *= rows;
+  }
+  Sheet s{};
+  size_t used = 0;
+  auto heads = [&](const Dim &d) { s.heads = d.n, s.head_step = d.step, ++used; };
+  auto rows = [&](const Dim &d) { s.rows = d.n, s.row_step = d.step, s.row_table = d.table, ++used; };
+  if (!dims.empty()) dims[0].table ? rows(dims[0]) : heads(dims[0]);
+  if (dims.size() > 1) {
+    if (s.rows == 1 && dims[1].table) rows(dims[1]);
+    else if (s.heads == 1 && !dims[1].table) heads(dims[1]);
+  }
+  for (size_t k = dims.size(); k-- > used;) {
+    s.outer[s.outers] = dims[k].n, s.outer_step[s.outers] = dims[k].step, s.outer_table[s.outers] = dims[k].table;
+    ++s.outers;
+  }
+  return s;
+}
+
+void run(Context &c, const Rotation &r, const Sheet &s) {
+  const auto rotate = Rotate_simd(c.input(0).dtype());
+  const int64_t work = block_of(r) * std::min(s.heads, kHeads) * r.dim;
+  c.parallel_for(units_of(r, s), kGrain / std::max<int64_t>(work, 1) + 1,
+                 [&](int64_t begin, int64_t end) { rotate(r, s, begin, end); });
+}
+
+// f(offset of a row in x, offset of its factors in the tables) for every row.
+template <class F> void each_row(const Sheet &s, F &&f) {
+  for (int64_t i = 0, n = s.outer_count(); i < n; ++i) {
+    int64_t element, table;
+    s.locate(i, element, table);
+    for (int64_t row = 0; row < s.rows; ++row)
+      for (int64_t head = 0; head < s.heads; ++head)
+        f(element + head * s.head_step + row * s.row_step, s.table_at(table, row));
+  }
+}
+
+// A table's entry for the first (0) or second (1) element of pair p, in the row that begins at `row`.
+int64_t entry(const Rotation &r, int64_t row, int64_t p, int which) {
+  return row + (!r.full ? p : which ? r.second(p) : r.first(p));
+}
+
+template <class T> double number(const void *p, int64_t i) { return double(float(static_cast<const T *>(p)[i])); }
+template <class T> double factor(const Rotation &r, const void *table, int64_t at) {
+  return r.wide ? number<float>(table, at) : number<T>(table, at);
+}
+
+void run_reference(Context &c, const Rotation &r, const Sheet &s) {
+  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    each_row(s, [&](int64_t at, int64_t row) {
+      const T *x = static_cast<const T *>(s.x) + at;
+      T *y = static_cast<T *>(s.y) + at;
+      for (int64_t p = 0; p < r.pairs; ++p) {
+        const double x1 = double(float(x[r.first(p)])), x2 = double(float(x[r.second(p)]));
+        const int64_t e1 = entry(r, row, p, 0), e2 = entry(r, row, p, 1);
+        const double c1 = factor<T>(r, r.cos, e1), c2 = factor<T>(r, r.cos, e2);
+        const double s1 = factor<T>(r, r.sin, e1), s2 = factor<T>(r, r.sin, e2);
+        y[r.first(p)] = T(float(r.back ? x1 * c1 + x2 * s2 : x1 * c1 - x2 * s1));
+        y[r.second(p)] = T(float(r.back ? x2 * c2 - x1 * s1 : x2 * c2 + x1 * s2));
+      }
+      for (int64_t i = 2 * r.pairs; i < r.dim; ++i) y[i] = x[i];
+    });
+  });
+}
+
+// --- RotaryPositionEmbedding ---
+
+void check_rotary(InferContext &c) {
+  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  auto x = c.input(0).shape(), t = c.input(1).shape();
+  c.check(!x.empty(), "x must have at least 1 dimension, got shape ()");
+  check_tables(c, 1, x.back());
+  bool fits = t.size() <= x.size();
+  for (size_t k = 2; fits && k <= t.size(); ++k) {
+    const int64_t have = t[t.size() - k], want = x[x.size() - k];
+    fits = have == 1 || have == want || (have < 0 && !(is_symbol(have) && want == 1)) ||
+           (want < 0 && !(is_symbol(want) && have == 1));
+  }
+  c.check(fits, "cos.shape must broadcast to x.shape " + to_string(x) + " in all but the last dimension, got " +
+                    to_string(t));
+}
+
+void InferRotary(InferContext &c) {
+  check_rotary(c);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+Sheet rotary_sheet(Context &c, int from) {
+  Sheet s = sheet(c.input(0).shape(), c.input(1).shape());
+  s.x = c.input(from).raw(), s.y = c.output(0).raw();
+  return s;
+}
+
+void KernelRotary(Context &c) {
+  if (c.output(0).size()) run(c, rotation(c, 1, c.input(0).dim(-1)), rotary_sheet(c, 0));
+}
+
+void ReferenceRotary(Context &c) {
+  if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1)), rotary_sheet(c, 0));
+}
+
+// --- its gradient ---
+
+void InferBackward(InferContext &c) {
+  check_rotary(c);
+  c.check_same_dtype(3, "dy", 0, "x");
+  c.check_same_shape(3, "dy", 0, "x");
+  for (int i = 0; i < 3; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
+}
+
+// dcos and dsin: a table's entry gets the sum over all rows that read it. Plain: tables are hardly ever trained.
+void table_gradients(Context &c) {
+  const Rotation r = rotation(c, 1, c.input(0).dim(-1));
+  const Sheet s = rotary_sheet(c, 0);
+  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    std::vector<double> dcos(size_t(c.output(1).size())), dsin(dcos.size());
+    if (c.input(0).size())
+      each_row(s, [&](int64_t at, int64_t row) {
+        const T *x = c.input(0).data<T>() + at, *dy = c.input(3).data<T>() + at;
+        for (int64_t p = 0; p < r.pairs; ++p) {
+          const double x1 = double(float(x[r.first(p)])), x2 = double(float(x[r.second(p)]));
+          const double d1 = double(float(dy[r.first(p)])), d2 = double(float(dy[r.second(p)]));
+          const size_t e1 = size_t(entry(r, row, p, 0)), e2 = size_t(entry(r, row, p, 1));
+          dcos[e1] += d1 * x1, dcos[e2] += d2 * x2;
+          dsin[e1] -= d1 * x2, dsin[e2] += d2 * x1;
+        }
+      });
+    auto put = [&](int i, const std::vector<double> &from) {
+      for (size_t k = 0; k < from.size(); ++k) {
+        if (r.wide) c.output(i).data<float>()[k] = float(from[k]);
+        else c.output(i).data<T>()[k] = T(float(from[k]));
+      }
+    };
+    put(1, dcos), put(2, dsin);
+  });
+}
+
+void KernelBackward(Context &c) {
+  if (c.output(0).size()) run(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c, 3));
+  table_gradients(c);
+}
+
+void ReferenceBackward(Context &c) {
+  if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c, 3));
+  table_gradients(c);
+}
+
+// --- ApplyRotaryPosEmb ---
+
+bool sequence_first(const Arguments &c) {
+  const std::string l = c.attr_string("layout", "BHSD");
+  c.check(l == "BHSD" || l == "BSHD", "layout must be BHSD or BSHD, got '" + l + "'");
+  return l == "BSHD";
+}
+
+void InferApply(InferContext &c) {
+  c.check_dtype(0, "query", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check_same_dtype(1, "key", 0, "query");
+  auto q = c.input(0).shape(), k = c.input(1).shape(), p = c.input(4).shape();
+  const size_t sequence = sequence_first(c) ? 1 : 2;
+  c.check(q.size() == 4, "query must have 4 dimensions, got shape " + to_string(q));
+  bool fits = k.size() == 4;
+  for (size_t a = 0; fits && a < 4; ++a) fits = a == 3 - sequence || may_equal(k[a], q[a]);
+  c.check(fits, "key.shape must agree with query.shape " + to_string(q) + " in all but the heads, got " + to_string(k));
+  check_tables(c, 2, q[3]);
+  c.check(c.input(2).rank() == 2, "cos must have 2 dimensions, got shape " + to_string(c.input(2).shape()));
+  c.check_dtype(4, "position_ids", {OPGRAFT_INT32, OPGRAFT_INT64});
+  const bool shape = p.size() == 0 || (p.size() == 1 && may_equal(p[0], q[sequence])) ||
+                     (p.size() == 2 && may_equal(p[1], q[sequence]) && (p[0] == 1 || may_equal(p[0], q[0])));
+  const int64_t each[] = {q[0], q[sequence]};
+  c.check(shape, "position_ids.shape must be (), " + to_string(q.subspan(sequence, 1)) + " or " + to_string(each) +
+                     ", got " + to_string(p));
+  c.output(c.input(0).dtype(), q);
+  c.output(c.input(1).dtype(), k);
+}
+
+Sheet apply_sheet(Context &c, int i) {
+  auto x = c.input(i).shape();
+  const bool first = sequence_first(c);
+  Sheet s{};
+  s.x = c.input(i).raw(), s.y = c.output(i).raw();
+  s.rows = x[first ? 1 : 2], s.heads = x[first ? 2 : 1];
+  s.row_step = first ? s.heads * x[3] : x[3], s.head_step = first ? x[3] : s.rows * x[3];
+  auto p = c.input(4).shape();
+  s.outers = 1, s.outer[0] = x[0], s.outer_step[0] = s.rows * s.heads * x[3];
+  s.outer_table[0] = p.size() == 2 && p[0] > 1 ? p[1] : 0;
+  s.row_table = c.input(2).dim(1);
+  s.positions = c.input(4).raw(), s.wide_positions = c.input(4).dtype() == OPGRAFT_INT64;
+  s.position_step = p.size() > 0;
+  return s;
+}
+
+// Nothing is written before all positions are known to lie in the tables.
+void check_positions(Context &c, const Sheet &s) {
+  const int64_t table = c.input(2).dim(0), count = c.input(4).size(), more = s.position_step ? 0 : s.rows - 1;
+  if (s.outer[0] * s.rows == 0) return;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t p = s.wide_positions ? c.input(4).data<int64_t>()[i] : c.input(4).data<int32_t>()[i];
+    c.check(p >= 0 && p < table && p + more < table,
+            "position_ids must be in [0, " + std::to_string(table) + "), got " +
+                std::to_string(p < 0 || p >= table ? p : p + more),
+            OPGRAFT_INVALID_VALUE);
+  }
+}
+
+template <class Run> void apply(Context &c, Run &&turn) {
+  const Rotation r = rotation(c, 2, c.input(0).dim(3));
+  const Sheet q = apply_sheet(c, 0), k = apply_sheet(c, 1);
+  check_positions(c, q);
+  if (c.output(0).size()) turn(c, r, q);
+  if (c.output(1).size()) turn(c, r, k);
+}
+
+void KernelApply(Context &c) { apply(c, run); }
+void ReferenceApply(Context &c) { apply(c, run_reference); }
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(RotaryPositionEmbedding, .inputs = 3, .infer = InferRotary, .kernel = KernelRotary,
+           .reference = ReferenceRotary, .backward = "RotaryPositionEmbeddingBackward")
+OPGRAFT_OP(RotaryPositionEmbeddingBackward, .inputs = 4, .outputs = 3, .infer = InferBackward, .kernel = KernelBackward,
+           .reference = ReferenceBackward)
+OPGRAFT_OP(ApplyRotaryPosEmb, .inputs = 5, .outputs = 2, .infer = InferApply, .kernel = KernelApply,
+           .reference = ReferenceApply)
+#endif
