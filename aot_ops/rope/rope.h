@@ -52,6 +52,7 @@ struct Rotation {
   const void *cos, *sin;
   int64_t dim, pairs;
   bool interleaved, back, full, wide;
+  bool stream = false;  // results go past the caches, to memory that begins at whole vectors
   // The pair p of a row is its elements first(p) and second(p).
   int64_t first(int64_t p) const { return interleaved ? 2 * p : p; }
   int64_t second(int64_t p) const { return interleaved ? 2 * p + 1 : p + pairs; }

@@ -8,6 +8,7 @@
 #define OPGRAFT_ROTATE_INL_H_
 #endif
 
+#include "hwy/cache_control.h"
 #include "opgraft/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -23,31 +24,33 @@ template <bool kWhole, class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, con
   if constexpr (kWhole) return LoadF32(d, p);
   else return LoadF32N(d, p, n);
 }
-template <bool kWhole, class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, size_t n) {
-  if constexpr (kWhole) StoreF32(v, d, p);
+template <bool kWhole, bool kStream, class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, size_t n) {
+  if constexpr (kWhole && kStream && std::is_same_v<T, float>) hn::Stream(v, d, p);
+  else if constexpr (kWhole) StoreF32(v, d, p);
   else StoreF32N(v, d, p, n);
 }
 
 // n pairs: y1 = x1 c1 - x2 s1, y2 = x2 c2 + x1 s2; its transpose the other way round.
-template <bool kBack, bool kWhole, class D, class T>
+template <bool kBack, bool kStream, bool kWhole, class D, class T>
 HWY_INLINE void TurnHalves(D d, const T *x1, const T *x2, T *y1, T *y2, const Factors &f, int64_t i, size_t n) {
   const auto a = LoadSome<kWhole>(d, x1 + i, n), b = LoadSome<kWhole>(d, x2 + i, n);
   const auto s1 = LoadSome<kWhole>(d, f.s + i, n), s2 = LoadSome<kWhole>(d, f.s2 + i, n);
   const auto ac = hn::Mul(a, LoadSome<kWhole>(d, f.c + i, n)), bc = hn::Mul(b, LoadSome<kWhole>(d, f.c2 + i, n));
-  StoreSome<kWhole>(kBack ? hn::MulAdd(b, s2, ac) : hn::NegMulAdd(b, s1, ac), d, y1 + i, n);
-  StoreSome<kWhole>(kBack ? hn::NegMulAdd(a, s1, bc) : hn::MulAdd(a, s2, bc), d, y2 + i, n);
+  StoreSome<kWhole, kStream>(kBack ? hn::MulAdd(b, s2, ac) : hn::NegMulAdd(b, s1, ac), d, y1 + i, n);
+  StoreSome<kWhole, kStream>(kBack ? hn::NegMulAdd(a, s1, bc) : hn::MulAdd(a, s2, bc), d, y2 + i, n);
 }
 
-template <bool kBack, bool kWhole, class D, class T>
+template <bool kBack, bool kStream, bool kWhole, class D, class T>
 HWY_INLINE void TurnPairs(D d, const T *x, T *y, const Factors &f, int64_t i, size_t n) {
   const auto v = LoadSome<kWhole>(d, x + i, n);
   auto s = LoadSome<kWhole>(d, f.s + i, n);
   if (kBack) s = hn::Reverse2(d, s);
   s = kBack ? hn::OddEven(hn::Neg(s), s) : hn::OddEven(s, hn::Neg(s));
-  StoreSome<kWhole>(hn::MulAdd(hn::Reverse2(d, v), s, hn::Mul(v, LoadSome<kWhole>(d, f.c + i, n))), d, y + i, n);
+  StoreSome<kWhole, kStream>(hn::MulAdd(hn::Reverse2(d, v), s, hn::Mul(v, LoadSome<kWhole>(d, f.c + i, n))), d, y + i,
+                             n);
 }
 
-template <bool kBack, bool kInterleaved, class T>
+template <bool kBack, bool kInterleaved, bool kStream, class T>
 HWY_INLINE void TurnRow(const Rotation &r, const T *x, T *y, const Factors &f, int64_t pair, int64_t pairs) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
@@ -55,13 +58,13 @@ HWY_INLINE void TurnRow(const Rotation &r, const T *x, T *y, const Factors &f, i
   if constexpr (kInterleaved) {
     const T *from = x + 2 * pair;
     T *to = y + 2 * pair;
-    for (; i + lanes <= 2 * pairs; i += lanes) TurnPairs<kBack, true>(d, from, to, f, i, 0);
-    if (i < 2 * pairs) TurnPairs<kBack, false>(d, from, to, f, i, size_t(2 * pairs - i));
+    for (; i + lanes <= 2 * pairs; i += lanes) TurnPairs<kBack, kStream, true>(d, from, to, f, i, 0);
+    if (i < 2 * pairs) TurnPairs<kBack, kStream, false>(d, from, to, f, i, size_t(2 * pairs - i));
   } else {
     const T *x1 = x + pair, *x2 = x + pair + r.pairs;
     T *y1 = y + pair, *y2 = y + pair + r.pairs;
-    for (; i + lanes <= pairs; i += lanes) TurnHalves<kBack, true>(d, x1, x2, y1, y2, f, i, 0);
-    if (i < pairs) TurnHalves<kBack, false>(d, x1, x2, y1, y2, f, i, size_t(pairs - i));
+    for (; i + lanes <= pairs; i += lanes) TurnHalves<kBack, kStream, true>(d, x1, x2, y1, y2, f, i, 0);
+    if (i < pairs) TurnHalves<kBack, kStream, false>(d, x1, x2, y1, y2, f, i, size_t(pairs - i));
   }
 }
 
@@ -104,7 +107,7 @@ HWY_INLINE Factors FactorsOf(const Rotation &r, int64_t row, int64_t pair, int64
   }
 }
 
-template <bool kBack, bool kInterleaved, class T>
+template <bool kBack, bool kInterleaved, bool kStream, class T>
 HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin, int64_t end) {
   HWY_ALIGN float c[2 * kTable], s[2 * kTable];
   Factors factors[kRows];
@@ -125,7 +128,7 @@ HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin
                                                                   c + row * 2 * pairs, s + row * 2 * pairs);
       auto turn = [&](int64_t head, int64_t row) HWY_ATTR {
         const int64_t at = head * sheet.head_step + row * sheet.row_step;
-        TurnRow<kBack, kInterleaved>(r, x + at, y + at, factors[row], pair, pairs);
+        TurnRow<kBack, kInterleaved, kStream>(r, x + at, y + at, factors[row], pair, pairs);
       };
       if (sheet.head_step > sheet.row_step) {  // in the order of memory
         for (int64_t head = 0; head < heads; ++head)
@@ -142,6 +145,16 @@ HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin
         const int64_t at = head * sheet.head_step + row * sheet.row_step + 2 * r.pairs;
         std::memcpy(y + at, x + at, rest * sizeof(T));
       }
+  }
+}
+
+template <bool kBack, bool kInterleaved, class T>
+HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin, int64_t end) {
+  if (r.stream) {
+    RotateUnits<kBack, kInterleaved, true, T>(r, sheet, begin, end);
+    hwy::FlushStream();
+  } else {
+    RotateUnits<kBack, kInterleaved, false, T>(r, sheet, begin, end);
   }
 }
 
