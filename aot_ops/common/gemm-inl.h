@@ -1,7 +1,6 @@
 // Float32 GEMM over packed panels, per SIMD target. B is held as panels of PanelWidth() columns, each
 // k-major and padded with zeros: one step of k reads two adjacent vectors of B and broadcasts one
-// element of each row of A. A panel of K rows (K * 128 bytes with AVX-512) stays in L2, and in L1 up to
-// K = 384, while the row tiles pass over it, so K needs no blocking.
+// element of each row of A. product-inl.h has what goes round the tiles.
 #include "aot_ops/common/gemm.h"
 
 #if defined(OPGRAFT_GEMM_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -12,8 +11,6 @@
 #endif
 
 #include "opgraft/simd.h"
-#include "aot_ops/common/activations-inl.h"
-#include "aot_ops/common/gelu-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -30,15 +27,45 @@ constexpr int64_t kPanel = 2 * int64_t(hn::MaxLanes(hn::ScalableTag<float>()));
 int64_t PanelWidth() { return kPanel; }
 int64_t TileRows() { return kTileRows; }
 
-// c[R, kPanel] = (accumulate ? c : 0) + a[R, k] b[k, kPanel]; `b` is one panel. With few rows one chain
-// of additions per accumulator is too short to hide the latency of FMA: k is split over kSplit chains.
-// Meanwhile the k * kPanel floats at `ahead` are fetched into L2.
-template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT a, int64_t lda,
-                                                       const float *HWY_RESTRICT b, int64_t k, float *c, int64_t ldc,
-                                                       bool accumulate, const float *ahead) {
+// What a panel holds of a weight of type T: the type itself where the machine widens it fast.
+template <class T> struct PanelOf { using type = T; };
+#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
+template <> struct PanelOf<::opgraft::float16> { using type = float; };
+#endif
+template <class T> using PanelType = typename PanelOf<T>::type;
+
+// One step of k of a panel as float32: its lower and its upper half. Panels of bfloat16 hold column i and column
+// i + kPanel / 2 in one 32-bit word, so that a shift and a mask widen them.
+template <class D> HWY_INLINE void LoadStep(D d, const float *b, GemmVec &lo, GemmVec &hi) {
+  lo = hn::LoadU(d, b);
+  hi = hn::LoadU(d, b + kPanel / 2);
+}
+template <class D> HWY_INLINE void LoadStep(D d, const ::opgraft::bfloat16 *b, GemmVec &lo, GemmVec &hi) {
+  const hn::RebindToUnsigned<D> du;
+  const auto both = hn::LoadU(du, reinterpret_cast<const uint32_t *>(b));
+  lo = hn::BitCast(d, hn::ShiftLeft<16>(both));
+  hi = hn::BitCast(d, hn::And(both, hn::Set(du, 0xffff0000u)));
+}
+template <class D> HWY_INLINE void LoadStep(D d, const ::opgraft::float16 *b, GemmVec &lo, GemmVec &hi) {
+  lo = LoadF32(d, b);
+  hi = LoadF32(d, b + kPanel / 2);
+}
+template <class D> HWY_INLINE void LoadStep(D d, const int8_t *b, GemmVec &lo, GemmVec &hi) {
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<int8_t, D> d8;
+  lo = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, b)));
+  hi = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, b + kPanel / 2)));
+}
+
+// c[R, kPanel] = (add ? add : 0) + a[R, k] b[k, kPanel]; `b` is one panel. With few rows one chain of additions per
+// accumulator is too short to hide the latency of FMA: k is split over kSplit chains. Meanwhile the k steps of a
+// panel at `ahead` are fetched into L2.
+template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY_RESTRICT a, int64_t lda,
+                                                                const B *HWY_RESTRICT b, int64_t k, const float *add,
+                                                                int64_t ldadd, float *c, int64_t ldc, const B *ahead) {
   const hn::ScalableTag<float> d;
-  constexpr int64_t kLanes = kPanel / 2;
-  GemmVec lo[R][kSplit], hi[R][kSplit];
+  constexpr int64_t kLanes = kPanel / 2, kStep = kPanel * int64_t(sizeof(B)), kLine = 64;
+  GemmVec lo[R][kSplit], hi[R][kSplit], b0, b1;
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
@@ -48,9 +75,9 @@ template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT
   for (; i + kSplit <= k; i += kSplit) {
 #pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) {
-      const auto b0 = hn::LoadU(d, b + (i + s) * kPanel), b1 = hn::LoadU(d, b + (i + s) * kPanel + kLanes);
-      __builtin_prefetch(ahead + (i + s) * kPanel, 0, 2);
-      if (kLanes == 16) __builtin_prefetch(ahead + (i + s) * kPanel + kLanes, 0, 2);  // a line is 16 floats
+      LoadStep(d, b + (i + s) * kPanel, b0, b1);
+      if (kStep >= kLine || s % (kLine / kStep) == 0) __builtin_prefetch(ahead + (i + s) * kPanel, 0, 2);
+      if (kStep > kLine) __builtin_prefetch(ahead + (i + s) * kPanel + kLanes, 0, 2);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto x = hn::Set(d, a[r * lda + i + s]);
@@ -61,7 +88,7 @@ template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT
   }
   if constexpr (kSplit > 1) {
     for (; i < k; ++i) {
-      const auto b0 = hn::LoadU(d, b + i * kPanel), b1 = hn::LoadU(d, b + i * kPanel + kLanes);
+      LoadStep(d, b + i * kPanel, b0, b1);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto x = hn::Set(d, a[r * lda + i]);
@@ -80,102 +107,42 @@ template <int R, int kSplit> HWY_INLINE void MicroTile(const float *HWY_RESTRICT
   }
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
-    float *row = c + r * ldc;
-    if (accumulate) {
-      lo[r][0] = hn::Add(lo[r][0], hn::LoadU(d, row));
-      hi[r][0] = hn::Add(hi[r][0], hn::LoadU(d, row + kLanes));
+    if (add) {
+      lo[r][0] = hn::Add(lo[r][0], hn::LoadU(d, add + r * ldadd));
+      hi[r][0] = hn::Add(hi[r][0], hn::LoadU(d, add + r * ldadd + kLanes));
     }
-    hn::StoreU(lo[r][0], d, row);
-    hn::StoreU(hi[r][0], d, row + kLanes);
+    hn::StoreU(lo[r][0], d, c + r * ldc);
+    hn::StoreU(hi[r][0], d, c + r * ldc + kLanes);
   }
 }
 
-HWY_NOINLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float *b, int64_t k, float *c, int64_t ldc,
-                            bool accumulate, const float *ahead = nullptr) {
-  if (!ahead) ahead = b;
+template <class B> HWY_NOINLINE void MicroRowsOf(int64_t rows, const float *a, int64_t lda, const B *b, int64_t k,
+                                                 const float *add, int64_t ldadd, float *c, int64_t ldc,
+                                                 const B *ahead) {
+#define OPGRAFT_TILE(R, kSplit) \
+  case R: return MicroTile<R, kSplit>(a, lda, b, k, add, ldadd, c, ldc, ahead);
   switch (rows) {
-    case 1: return MicroTile<1, 4>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 2: return MicroTile<2, 2>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 3: return MicroTile<3, 2>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 4: return MicroTile<4, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 5: return MicroTile<5, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 6: return MicroTile<6, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+    OPGRAFT_TILE(1, 4)
+    OPGRAFT_TILE(2, 2) OPGRAFT_TILE(3, 2) OPGRAFT_TILE(4, 1) OPGRAFT_TILE(5, 1) OPGRAFT_TILE(6, 1)
 #if HWY_TARGET <= HWY_AVX3
-    case 7: return MicroTile<7, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 8: return MicroTile<8, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 9: return MicroTile<9, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 10: return MicroTile<10, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 11: return MicroTile<11, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
-    case 12: return MicroTile<12, 1>(a, lda, b, k, c, ldc, accumulate, ahead);
+        OPGRAFT_TILE(7, 1) OPGRAFT_TILE(8, 1) OPGRAFT_TILE(9, 1) OPGRAFT_TILE(10, 1) OPGRAFT_TILE(11, 1)
+            OPGRAFT_TILE(12, 1)
 #endif
-    default: return;
+                default : return;
   }
+#undef OPGRAFT_TILE
+}
+
+// The same of a float32 panel, added to c or written over it.
+HWY_INLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float *b, int64_t k, float *c, int64_t ldc,
+                          bool accumulate, const float *ahead = nullptr) {
+  MicroRowsOf(rows, a, lda, b, k, accumulate ? c : nullptr, ldc, c, ldc, ahead ? ahead : b);
 }
 
 // Rows of the tile that begins at `row` when m rows are cut into the fewest, evenly filled tiles.
 HWY_INLINE int64_t TileSize(int64_t m, int64_t row) {
   const int64_t left = m - row, tiles = (left + kTileRows - 1) / kTileRows;
   return (left + tiles - 1) / tiles;
-}
-
-template <class D> HWY_INLINE GemmVec Activate(D d, Activation a, GemmVec v) {
-  switch (a) {
-    case Activation::kGelu: return GeluErf(d, v);
-    case Activation::kGeluTanh: return GeluTanh(d, v);
-    case Activation::kRelu: return hn::IfThenElse(hn::Lt(v, hn::Zero(d)), hn::Zero(d), v);  // keeps NaN
-    case Activation::kSilu: return Silu(d, v);
-    default: return v;
-  }
-}
-
-// Bias, activation and residual of one tile that lies in `acc`, written to C as T.
-template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t row, int64_t rows,
-                                              int64_t column, int64_t width) {
-  const hn::ScalableTag<float> d;
-  constexpr int64_t kLanes = kPanel / 2;
-  const T *bias = static_cast<const T *>(g.bias);
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = (row + r) * g.ldc + column;
-    T *c = static_cast<T *>(g.c) + at;
-    const T *residual = g.residual ? static_cast<const T *>(g.residual) + at : nullptr;
-    for (int64_t j = 0; j < width; j += kLanes) {
-      const size_t n = size_t(width - j < kLanes ? width - j : kLanes);
-      auto v = hn::LoadU(d, acc + r * kPanel + j);
-      if (n == size_t(kLanes)) {
-        if (bias) v = hn::Add(v, LoadF32(d, bias + column + j));
-        v = Activate(d, g.activation, v);
-        if (residual) v = hn::Add(v, LoadF32(d, residual + j));
-        StoreF32(v, d, c + j);
-      } else {
-        if (bias) v = hn::Add(v, LoadF32N(d, bias + column + j, n));
-        v = Activate(d, g.activation, v);
-        if (residual) v = hn::Add(v, LoadF32N(d, residual + j, n));
-        StoreF32N(v, d, c + j, n);
-      }
-    }
-  }
-}
-
-// Rows [m0, m1) of one panel of C.
-template <class T> void GemmPanel(const GemmTile &g, int64_t panel, int64_t m0, int64_t m1) {
-  HWY_ALIGN float acc[kTileRows * kPanel];
-  const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
-  const float *b = g.b + column * g.k;
-  const bool plain =
-      std::is_same_v<T, float> && width == kPanel && !g.bias && !g.residual && g.activation == Activation::kNone;
-  for (int64_t row = m0; row < m1;) {
-    const int64_t rows = TileSize(m1, row);
-    const float *a = g.a + row * g.lda;
-    // The first rows stream this panel in; the others have time to bring the next one.
-    const float *ahead = row == m0 ? b + 16 * kPanel : b + g.k * kPanel;
-    if (plain) {
-      MicroRows(rows, a, g.lda, b, g.k, static_cast<float *>(g.c) + row * g.ldc + column, g.ldc, false, ahead);
-    } else {
-      MicroRows(rows, a, g.lda, b, g.k, acc, kPanel, false, ahead);
-      Epilogue<T>(g, acc, row, rows, column, width);
-    }
-    row += rows;
-  }
 }
 
 // dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1,

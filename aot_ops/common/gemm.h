@@ -29,18 +29,24 @@ inline double activate(Activation a, double x) {
   }
 }
 
-// C[m, n] = act(A[m, k] B[k, n] + bias[n]) + residual[m, n]. A is float32, B is packed (PackPanels);
-// C, bias and residual are of the storage type T. Rows of C and residual are `ldc` apart.
+// A unit of work: the most rows of A that stay in L2, and the most panels whose sums do. 48 KiB of sums with AVX-512.
+constexpr int64_t kBlockRows = 96, kBlockPanels = 4;
+
+// C[m, n] = act((A[m, k] B[k, n] + row_sums[m] offset[n]) scale[n] + bias[n]) + residual[m, n]. A is float32, B is
+// packed (PackPanels); C, bias and residual are of the storage type T. Rows of C and residual are `ldc` apart.
 struct GemmTile {
   const float *a;
   int64_t lda;
-  const float *b;
+  const void *b;
   void *c;
   int64_t ldc;
   const void *bias;      // or null
   const void *residual;  // or null; may be c
   int64_t m, n, k;
   Activation activation;
+  int64_t kc;  // K is worked through in pieces of kc
+  // Of weights of eight bits: offset, or scale and offset, may be null. row_sums[i] is the sum of A's row i.
+  const float *scale = nullptr, *offset = nullptr, *row_sums = nullptr;
 };
 
 // Elements of a matrix at row * row_stride + column * column_stride.

@@ -7,11 +7,12 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/gemm-inl.h"
+#include "aot_ops/common/product-inl.h"
+#include "aot_ops/common/skinny-inl.h"
 // clang-format on
 
 #if HWY_ONCE
-#include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/product-host.h"
 
 namespace opgraft {
 namespace {
@@ -76,7 +77,7 @@ GemmProblem problem(const Arguments &c) {
 GemmProblem problem(const Context &c) {
   GemmProblem p = problem(static_cast<const Arguments &>(c));
   p.c = c.output(0).raw();
-  p.packed = static_cast<const float *>(c.packed(1));
+  p.packed = c.packed(1);
   p.bias = c.inputs() > 2 ? c.input(2).raw() : nullptr;
   p.residual = c.inputs() > 3 ? c.input(3).raw() : nullptr;
   p.activation = activation_from_name(c, c.attr_string("activation", "none"));
@@ -85,20 +86,23 @@ GemmProblem problem(const Context &c) {
 
 uint64_t Workspace(InferContext &c) {
   const GemmProblem p = problem(static_cast<const Arguments &>(c));
-  if (p.m < 0 || p.n < 0 || p.k < 0) return 0;
-  return 4 * (p.a_floats() + (c.input(1).known() ? 0 : p.b_floats()));  // a constant weight comes packed
+  return product_workspace(p, product_kernels(p.dtype), c.input(1).known());
 }
 
 uint64_t PackedBytes(InferContext &c, int input) {
-  return input == 1 ? 4 * uint64_t(packed_floats(weight_k(c), weight_n(c))) : 0;
+  const GemmProblem p = problem(static_cast<const Arguments &>(c));
+  return input == 1 ? packed_bytes(p, product_kernels(p.dtype)) : 0;
 }
 
 void PackWeight(InferContext &c, int, void *dst) {
   const GemmProblem p = problem(static_cast<const Arguments &>(c));
-  gemm_kernels(p.dtype).pack(p.b, p.k, p.n, 0, panel_count(p.n), static_cast<float *>(dst));
+  pack_b(p, product_kernels(p.dtype), dst);
 }
 
-void Kernel(Context &c) { run_gemm(c, problem(c)); }
+void Kernel(Context &c) {
+  const GemmProblem p = problem(c);
+  run_product(c, p, product_kernels(p.dtype));
+}
 void Reference(Context &c) { reference_gemm(c, problem(c)); }
 
 }  // namespace

@@ -11,11 +11,12 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/gemm-inl.h"
+#include "aot_ops/common/product-inl.h"
+#include "aot_ops/common/skinny-inl.h"
 // clang-format on
 
 #if HWY_ONCE
-#include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/product-host.h"
 
 namespace opgraft {
 namespace {
@@ -108,7 +109,7 @@ template <Product kind> GemmProblem problem(const Arguments &c) {
 template <Product kind> GemmProblem problem(const Context &c) {
   GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
   p.c = c.output(0).raw();
-  p.packed = static_cast<const float *>(c.packed(1));
+  p.packed = c.packed(1);
   if (kind == kBatch || (kind == kExt && matrices<kind>(c, 1).rank > 2)) p.batch = element_count(batch_of<kind>(c));
   return p;
 }
@@ -127,31 +128,26 @@ int64_t operand(int64_t i, std::span<const int64_t> out, std::span<const int64_t
 
 template <Product kind> uint64_t Workspace(InferContext &c) {
   const GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
-  if (p.m < 0 || p.n < 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
-  return 4 * (p.a_floats() + (c.input(1).known() ? 0 : p.b_floats()));  // a constant b comes packed
+  return product_workspace(p, product_kernels(p.dtype), c.input(1).known());
 }
 
 template <Product kind> uint64_t PackedBytes(InferContext &c, int input) {
-  return input == 1 ? 4 * problem<kind>(static_cast<const Arguments &>(c)).b_floats() : 0;
+  const GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
+  return input == 1 ? packed_bytes(p, product_kernels(p.dtype)) : 0;
 }
 
 template <Product kind> void PackB(InferContext &c, int, void *dst) {
   const GemmProblem p = problem<kind>(static_cast<const Arguments &>(c));
-  for (int64_t i = 0; i < p.b_count; ++i) {
-    MatrixRef b = p.b;
-    b.data = static_cast<const char *>(b.data) + i * p.k * p.n * int64_t(dtype_size(p.dtype));
-    gemm_kernels(p.dtype).pack(b, p.k, p.n, 0, panel_count(p.n),
-                               static_cast<float *>(dst) + i * packed_floats(p.k, p.n));
-  }
+  pack_b(p, product_kernels(p.dtype), dst);
 }
 
 template <Product kind> void Kernel(Context &c) {
   const GemmProblem p = problem<kind>(c);
   const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
-  if (kind == kMatMul || (kind == kExt && b.rank == 2)) return run_gemm(c, p);
+  if (kind == kMatMul || (kind == kExt && b.rank == 2)) return run_product(c, p, product_kernels(p.dtype));
   const auto out = batch_of<kind>(c);
-  run_gemm(
-      c, p, [&](int64_t i) { return operand(i, out, a.batch()); },
+  run_product(
+      c, p, product_kernels(p.dtype), [&](int64_t i) { return operand(i, out, a.batch()); },
       [&](int64_t i) { return operand(i, out, b.batch()); });
 }
 

@@ -1,0 +1,237 @@
+// The host side of product-inl.h: packing, partition and threads. Include it in the HWY_ONCE part of an op's source,
+// after product-inl.h and skinny-inl.h.
+#pragma once
+
+#include <algorithm>
+#include <memory>
+
+#include "aot_ops/common/caches.h"
+#include "aot_ops/common/gemm-host.h"
+
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(GemmPanels)
+OPGRAFT_SIMD_FLOATS(PackPanels)
+OPGRAFT_SIMD_FLOATS(PanelElement)
+OPGRAFT_SIMD_FLOATS(Skinny)
+
+// The functions of one storage type.
+struct ProductKernels {
+  decltype(GemmPanels_simd(0)) gemm;
+  decltype(PackPanels_simd(0)) pack;
+  decltype(Skinny_simd(0)) skinny;  // null: B always comes packed
+  int64_t element;                  // bytes of an element of B in a panel
+};
+inline ProductKernels product_kernels(int32_t dtype) {
+  return {GemmPanels_simd(dtype), PackPanels_simd(dtype), Skinny_simd(dtype), PanelElement_simd(dtype)()};
+}
+
+// What is worked on at a time: rows of A (a multiple of the tile's), panels of B, steps of k.
+struct Tiles {
+  int64_t rows, panels, kc;
+};
+// Chosen for every plan's sizes and this machine's caches: a block of A and two pieces of panels take half of L2.
+inline Tiles choose_tiles(int64_t m, int64_t n, int64_t k, int64_t tile, int64_t panel, int64_t element, int threads,
+                          int64_t l2 = caches().l2) {
+  const int64_t most = kBlockRows / tile * tile, blocks = (m + most - 1) / most;
+  Tiles t{((m + blocks - 1) / blocks + tile - 1) / tile * tile, 1, k};
+  if (m <= tile) return t;  // every step of a panel is used once
+  const int64_t steps = std::max<int64_t>(l2 / 2 / (4 * t.rows + 2 * element * panel), 64);
+  if (k <= steps) return t;
+  const int64_t pieces = (k + steps - 1) / steps;
+  t.kc = ((k + pieces - 1) / pieces + 7) / 8 * 8;
+  // The more panels, the less often A is read anew; but every thread should get several units.
+  const int64_t panels = (n + panel - 1) / panel;
+  for (t.panels = kBlockPanels; t.panels > 1 && blocks * ((panels + t.panels - 1) / t.panels) < 4 * threads;)
+    t.panels /= 2;
+  return t;
+}
+
+// Packing goes by pieces of 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at once.
+constexpr int64_t kPackPanels = 16, kPackRows = 128;
+struct PackUnits {
+  int64_t panels, groups, pieces;
+  PackUnits(int64_t k, int64_t n)
+      : panels(panel_count(n)),
+        groups((panels + kPackPanels - 1) / kPackPanels),
+        pieces((k + kPackRows - 1) / kPackRows) {}
+  int64_t count() const { return groups * pieces; }
+  template <class Pack>
+  void pack(const Pack &f, const MatrixRef &b, int64_t k, int64_t n, int64_t unit, void *dst) const {
+    const int64_t p = unit % groups * kPackPanels, row = unit / groups * kPackRows;
+    f(b, k, n, p, std::min(p + kPackPanels, panels), row, std::min(row + kPackRows, k), dst);
+  }
+};
+
+// Bytes of all of packed B, on a machine word of its own each.
+inline uint64_t packed_bytes(const GemmProblem &p, const ProductKernels &f) {
+  return uint64_t(p.b_count * packed_floats(p.k, p.n)) * uint64_t(f.element);
+}
+// B's bytes in memory, one matrix.
+inline int64_t b_bytes(const GemmProblem &p) { return p.k * p.n * (p.int8 ? 1 : int64_t(dtype_size(p.dtype))); }
+
+// Packs a constant B, for GemmProblem::packed.
+inline void pack_b(const GemmProblem &p, const ProductKernels &f, void *dst) {
+  const PackUnits units(p.k, p.n);
+  for (int64_t i = 0; i < p.b_count; ++i) {
+    MatrixRef b = p.b;
+    b.data = static_cast<const char *>(b.data) + i * b_bytes(p);
+    for (int64_t u = 0; u < units.count(); ++u)
+      units.pack(f.pack, b, p.k, p.n, u, static_cast<char *>(dst) + i * packed_floats(p.k, p.n) * f.element);
+  }
+}
+
+// So few rows that B is better read where it lies.
+constexpr int64_t kSkinnyRows = 16;
+inline bool in_place(const GemmProblem &p, const ProductKernels &f) {
+  return f.skinny && p.m <= kSkinnyRows && (p.b.column_stride == 1 || p.b.row_stride == 1);
+}
+
+// Workspace that run_product asks for; `constant`: B will come packed.
+inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f, bool constant) {
+  if (p.m < 0 || p.n < 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
+  const uint64_t a = 4 * (p.a_floats() + (p.offset ? uint64_t(p.a_count * p.m) : 0)) + 128;
+  return a + (constant || in_place(p, f) ? 0 : packed_bytes(p, f));
+}
+
+// Rows of A as float32 where they are not read in place.
+inline void widen_a(Context &c, const GemmProblem &p, float *to) {
+  const int64_t element = int64_t(dtype_size(p.dtype)), lda = p.lda();
+  const auto widen = Widen_simd(p.dtype);
+  c.parallel_for(p.a_count * p.m, std::max<int64_t>(1, 16384 / std::max<int64_t>(p.k, 1)),
+                 [&](int64_t begin, int64_t end) {
+                   for (int64_t i = begin; i < end;) {
+                     const int64_t matrix = i / p.m, row = i % p.m, rows = std::min(end - i, p.m - row);
+                     MatrixRef from = p.a;
+                     from.data = static_cast<const char *>(p.a.data) + matrix * p.m * p.k * element;
+                     widen(from, p.k, row, row + rows, to + matrix * p.m * lda, lda);
+                     i += rows;
+                   }
+                 });
+}
+
+// a_of(i), b_of(i): which matrix of A and B the product i takes.
+template <class AOf, class BOf>
+void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, const AOf &a_of, const BOf &b_of) {
+  if (p.m == 0 || p.n == 0 || p.batch == 0) return;
+  const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
+  const int64_t width = PanelWidth_simd()();
+  const bool skinny = !p.packed && in_place(p, f);
+  const uint64_t need = product_workspace(p, f, p.packed);
+  std::unique_ptr<char, void (*)(void *)> own(nullptr, std::free);
+  auto *scratch = static_cast<char *>(c.workspace());
+  if (!scratch || c.workspace_bytes() < need) {
+    own.reset(static_cast<char *>(std::aligned_alloc(64, (need + 63) / 64 * 64)));
+    if (!own) throw std::bad_alloc();
+    scratch = own.get();
+  }
+  const auto take = [&](uint64_t bytes) {
+    char *at = scratch;
+    scratch += (bytes + 63) / 64 * 64;
+    return at;
+  };
+  const float *a = static_cast<const float *>(p.a.data);
+  if (p.copies_a()) {
+    auto *copy = reinterpret_cast<float *>(take(4 * p.a_floats()));
+    widen_a(c, p, copy);
+    a = copy;
+  }
+  const int64_t next_a = p.m * (p.copies_a() ? lda : p.k);
+  float *sums = nullptr;
+  if (p.offset) {
+    sums = reinterpret_cast<float *>(take(uint64_t(p.a_count * p.m) * 4));
+    for (int64_t i = 0; i < p.a_count * p.m; ++i) {
+      const float *row = a + i / p.m * next_a + i % p.m * lda;
+      double sum = 0;
+      for (int64_t l = 0; l < p.k; ++l) sum += double(row[l]);
+      sums[i] = float(sum);
+    }
+  }
+  const char *b = static_cast<const char *>(p.packed);
+  if (!b && !skinny) {
+    const PackUnits units(p.k, p.n);
+    char *copy = take(packed_bytes(p, f));
+    c.parallel_for(p.b_count * units.count(), std::max<int64_t>(1, 16384 / std::max<int64_t>(p.k * p.n, 1)),
+                   [&](int64_t begin, int64_t end) {
+                     for (int64_t i = begin; i < end; ++i) {
+                       const int64_t matrix = i / units.count();
+                       MatrixRef from = p.b;
+                       from.data = static_cast<const char *>(p.b.data) + matrix * b_bytes(p);
+                       units.pack(f.pack, from, p.k, p.n, i % units.count(),
+                                  copy + matrix * packed_floats(p.k, p.n) * f.element);
+                     }
+                   });
+    b = copy;
+  }
+  const Tiles t = choose_tiles(p.m, p.n, p.k, TileRows_simd()(), width, f.element, c.threads());
+  const auto tile_of = [&](int64_t product) {
+    const int64_t am = a_of(product), at = product * p.m * p.n * element;
+    return GemmTile{a + am * next_a,
+                    lda,
+                    b ? b + b_of(product) * packed_floats(p.k, p.n) * f.element : nullptr,
+                    static_cast<char *>(p.c) + at,
+                    p.n,
+                    p.bias,
+                    p.residual ? static_cast<const char *>(p.residual) + at : nullptr,
+                    p.m,
+                    p.n,
+                    p.k,
+                    p.activation,
+                    t.kc,
+                    p.scale,
+                    p.offset,
+                    sums ? sums + am * p.m : nullptr};
+  };
+  if (skinny) {
+    // A thread's share of a product is a run of panels: about 10 us of reading.
+    const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k * width, 1));
+    return c.parallel_for(p.batch * panels, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end;) {
+        const int64_t product = i / panels, panel = i % panels, count = std::min(end - i, panels - panel);
+        MatrixRef from = p.b;
+        from.data = static_cast<const char *>(p.b.data) + b_of(product) * b_bytes(p);
+        f.skinny(tile_of(product), from, panel * width, std::min((panel + count) * width, p.n));
+        i += count;
+      }
+    });
+  }
+  // Units of work: a block of rows times a few panels.
+  const int64_t blocks = (p.m + t.rows - 1) / t.rows, groups = (panels + t.panels - 1) / t.panels;
+  // About 4 us of work are worth a hand-over to another thread.
+  const int64_t flops = 2 * std::min(t.rows, p.m) * p.k * width * t.panels;
+  const int64_t grain = std::max<int64_t>(1, 200000 / std::max<int64_t>(flops, 1));
+  c.parallel_for(p.batch * blocks * groups, grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t panel = i % groups * t.panels, m0 = i / groups % blocks * t.rows;
+      f.gemm(tile_of(i / groups / blocks), panel, std::min(panel + t.panels, panels), m0, std::min(m0 + t.rows, p.m));
+    }
+  });
+}
+inline void run_product(Context &c, const GemmProblem &p, const ProductKernels &f) {
+  auto first = [](int64_t) { return int64_t(0); };
+  run_product(c, p, f, first, first);
+}
+
+// The scalar twin of one product: sums in double, rounds once.
+inline void reference_gemm(const Context &c, const GemmProblem &p, int64_t a_matrix = 0, int64_t b_matrix = 0,
+                           int64_t product = 0) {
+  dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *a = static_cast<const T *>(p.a.data) + a_matrix * p.m * p.k,
+            *b = static_cast<const T *>(p.b.data) + b_matrix * p.k * p.n;
+    const T *bias = static_cast<const T *>(p.bias), *residual = static_cast<const T *>(p.residual);
+    T *out = static_cast<T *>(p.c) + product * p.m * p.n;
+    for (int64_t i = 0; i < p.m; ++i)
+      for (int64_t j = 0; j < p.n; ++j) {
+        double sum = 0;
+        for (int64_t l = 0; l < p.k; ++l)
+          sum += double(float(a[i * p.a.row_stride + l * p.a.column_stride])) *
+                 double(float(b[l * p.b.row_stride + j * p.b.column_stride]));
+        if (bias) sum += double(float(bias[j]));
+        sum = activate(p.activation, sum);
+        if (residual) sum += double(float(residual[i * p.n + j]));
+        out[i * p.n + j] = T(float(sum));
+      }
+  });
+}
+
+}  // namespace opgraft

@@ -1,0 +1,192 @@
+// Products over packed panels, per SIMD target: the loops round gemm-inl.h's tiles, what follows a product (scales,
+// bias, activation, residual), and the packing. product-host.h has the threads.
+#include "aot_ops/common/gemm.h"
+
+#if defined(OPGRAFT_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_PRODUCT_INL_H_
+#undef OPGRAFT_PRODUCT_INL_H_
+#else
+#define OPGRAFT_PRODUCT_INL_H_
+#endif
+
+#include "opgraft/simd.h"
+#include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/gelu-inl.h"
+#include "aot_ops/common/gemm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <class D> HWY_INLINE GemmVec Activate(D d, Activation a, GemmVec v) {
+  switch (a) {
+    case Activation::kGelu: return GeluErf(d, v);
+    case Activation::kGeluTanh: return GeluTanh(d, v);
+    case Activation::kRelu: return hn::IfThenElse(hn::Lt(v, hn::Zero(d)), hn::Zero(d), v);  // keeps NaN
+    case Activation::kSilu: return Silu(d, v);
+    default: return v;
+  }
+}
+
+// What follows the product of rows [row, row + rows) and columns [column, column + width), whose sums lie in `acc`,
+// `ld` apart; written to C as T.
+template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t ld, int64_t row,
+                                              int64_t rows, int64_t column, int64_t width) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLanes = kPanel / 2;
+  const T *bias = static_cast<const T *>(g.bias);
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t at = (row + r) * g.ldc + column;
+    T *c = static_cast<T *>(g.c) + at;
+    const T *residual = g.residual ? static_cast<const T *>(g.residual) + at : nullptr;
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const size_t n = size_t(width - j < kLanes ? width - j : kLanes);
+      const bool whole = n == size_t(kLanes);
+      const auto load = [&](const auto *p) HWY_ATTR { return whole ? LoadF32(d, p) : LoadF32N(d, p, n); };
+      auto v = whole ? hn::LoadU(d, acc + r * ld + j) : LoadF32N(d, acc + r * ld + j, n);
+      if (g.offset) v = hn::MulAdd(hn::Set(d, g.row_sums[row + r]), load(g.offset + column + j), v);
+      if (g.scale) v = hn::Mul(v, load(g.scale + column + j));
+      if (bias) v = hn::Add(v, load(bias + column + j));
+      v = Activate(d, g.activation, v);
+      if (residual) v = hn::Add(v, load(residual + j));
+      if (whole) StoreF32(v, d, c + j);
+      else StoreF32N(v, d, c + j, n);
+    }
+  }
+}
+
+template <class T> HWY_INLINE bool Plain(const GemmTile &g, int64_t width) {
+  return std::is_same_v<T, float> && width == kPanel && !g.scale && !g.bias && !g.residual &&
+         g.activation == Activation::kNone;
+}
+
+// Rows [m0, m1) of panels [p0, p1), K in one piece.
+template <class T, class B>
+HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  HWY_ALIGN float acc[kTileRows * kPanel];
+  for (int64_t panel = p0; panel < p1; ++panel) {
+    const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
+    const B *b = static_cast<const B *>(g.b) + column * g.k;
+    const bool plain = Plain<T>(g, width);
+    for (int64_t row = m0; row < m1;) {
+      const int64_t rows = TileSize(m1, row);
+      const float *a = g.a + row * g.lda;
+      // The first rows stream this panel in; the others have time to bring the next one.
+      const B *ahead = row == m0 ? b + 2048 / int64_t(sizeof(B)) : b + g.k * kPanel;
+      if (plain) {
+        MicroRowsOf(rows, a, g.lda, b, g.k, nullptr, 0, static_cast<float *>(g.c) + row * g.ldc + column, g.ldc, ahead);
+      } else {
+        MicroRowsOf(rows, a, g.lda, b, g.k, nullptr, 0, acc, kPanel, ahead);
+        Epilogue<T>(g, acc, kPanel, row, rows, column, width);
+      }
+      row += rows;
+    }
+  }
+}
+
+// K in pieces of g.kc, so that the rows of A and a panel's piece stay in L2 while they are used; the sums of the
+// panels stay in `acc`.
+template <class T, class B>
+HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  HWY_ALIGN float acc[kBlockPanels * kBlockRows * kPanel];
+  for (int64_t k0 = 0; k0 < g.k; k0 += g.kc) {
+    const int64_t k = g.k - k0 < g.kc ? g.k - k0 : g.kc;
+    const bool first = k0 == 0, last = k0 + k == g.k;
+    for (int64_t panel = p0; panel < p1; ++panel) {
+      const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
+      const B *b = static_cast<const B *>(g.b) + column * g.k + k0 * kPanel;
+      // Behind the last panel comes the first one's next piece.
+      const B *next = panel + 1 < p1 ? b + g.k * kPanel : b - (panel - p0) * g.k * kPanel + k * kPanel;
+      const bool direct = last && Plain<T>(g, width);
+      for (int64_t row = m0; row < m1;) {
+        const int64_t rows = TileSize(m1, row);
+        const float *a = g.a + row * g.lda + k0;
+        float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
+        const B *ahead = row == m0 ? b + 2048 / int64_t(sizeof(B)) : next;
+        MicroRowsOf(rows, a, g.lda, b, k, first ? nullptr : sums, kPanel,
+                    direct ? static_cast<float *>(g.c) + row * g.ldc + column : sums, direct ? g.ldc : kPanel, ahead);
+        if (last && !direct) Epilogue<T>(g, sums, kPanel, row, rows, column, width);
+        row += rows;
+      }
+    }
+  }
+}
+
+template <class T, class B>
+HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1);
+  else PanelsInPieces<T, B>(g, p0, p1, m0, m1);
+}
+// B's panels hold T, or, where the weights are of eight bits, int8_t.
+template <class T> void GemmPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  PanelsOf<T, PanelType<T>>(g, p0, p1, m0, m1);
+}
+template <class T> void GemmPanelsInt8(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  PanelsOf<T, int8_t>(g, p0, p1, m0, m1);
+}
+
+// Bytes of an element of T in a panel.
+template <class T> int64_t PanelElement() { return sizeof(PanelType<T>); }
+
+// The columns of panels [p0, p1) at rows [k0, k1) of B[k, n] (row_stride between k, column_stride between n) into
+// dst, the whole packed B. One element of T becomes one of the panel's, unchanged.
+template <class T, class P>
+void PackInto(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, P *dst) {
+  // Words that hold a step's columns i and i + kPanel / 2 (bfloat16), else one column after another.
+  constexpr bool kPairs = std::is_same_v<P, ::opgraft::bfloat16>;
+  constexpr int64_t kRows = 16;
+  P block[kRows][kPanel];
+  for (int64_t from = k0; from < k1; from += kRows) {
+    const int64_t rows = k1 - from < kRows ? k1 - from : kRows;
+    for (int64_t p = p0; p < p1; ++p) {
+      const int64_t column = p * kPanel, width = n - column < kPanel ? n - column : kPanel;
+      const T *src = static_cast<const T *>(b.data) + from * b.row_stride + column * b.column_stride;
+      P *to = dst + column * k + from * kPanel;
+      const bool through = kPairs || width < kPanel;
+      P *at = through ? block[0] : to;
+      if (width < kPanel) std::memset(static_cast<void *>(block), 0, sizeof block);
+      if (b.column_stride == 1) {
+        if constexpr (std::is_same_v<T, P>) {
+          for (int64_t i = 0; i < rows; ++i) {
+            // A row's panels are read in order, as the hardware foresees; the next rows are far away.
+            __builtin_prefetch(src + (i + kRows) * b.row_stride);
+            std::memcpy(static_cast<void *>(at + i * kPanel), src + i * b.row_stride,
+                        size_t(width == kPanel ? kPanel : width) * sizeof(T));
+          }
+        } else {
+          for (int64_t i = 0; i < rows; ++i)
+            for (int64_t j = 0; j < width; ++j) at[i * kPanel + j] = P(float(src[i * b.row_stride + j]));
+        }
+      } else if constexpr (std::is_same_v<T, float>) {
+        Gather(src, b.row_stride, b.column_stride, rows, width, at, kPanel);
+      } else {
+        for (int64_t j = 0; j < width; ++j)
+          for (int64_t i = 0; i < rows; ++i) {
+            if constexpr (std::is_same_v<T, P>) at[i * kPanel + j] = src[i * b.row_stride + j * b.column_stride];
+            else at[i * kPanel + j] = P(float(src[i * b.row_stride + j * b.column_stride]));
+          }
+      }
+      if constexpr (kPairs) {
+        constexpr int64_t kHalf = kPanel / 2;
+        for (int64_t i = 0; i < rows; ++i)
+          for (int64_t j = 0; j < kHalf; ++j) {
+            to[i * kPanel + 2 * j] = block[i][j];
+            to[i * kPanel + 2 * j + 1] = block[i][j + kHalf];
+          }
+      } else if (through) {
+        std::memcpy(static_cast<void *>(to), block, size_t(rows * kPanel) * sizeof(P));
+      }
+    }
+  }
+}
+template <class T>
+void PackPanels(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {
+  PackInto<T>(b, k, n, p0, p1, k0, k1, static_cast<PanelType<T> *>(dst));
+}
+void PackPanelsInt8(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1,
+                    void *dst) {
+  PackInto<int8_t>(b, k, n, p0, p1, k0, k1, static_cast<int8_t *>(dst));
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

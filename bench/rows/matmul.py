@@ -1,0 +1,98 @@
+"""Products: square, skinny, a vector by a matrix; weights in float32, bfloat16 and int8."""
+
+from math import erf
+
+import numpy as np
+
+from . import Row
+
+# Sums of k products of standard normal numbers, one after another in float32: the worst of 4 million is 5.5 sqrt(k)
+# and grows to that about evenly, so its k roundings, each 2^-24 / sqrt 3 of the sum so far, have a root mean square of
+# 2^-24 5.5 k / 3; and the worst of 4 million errors is 5.5 times that.
+ULP = 2.0**-24
+
+
+def normal(*shapes):
+    return lambda rng: [rng.standard_normal(s, np.float32) for s in shapes]
+
+
+def sums(k):
+    return 5.5 * 5.5 / 3 * ULP * k
+
+
+def mindspore_matmul(ms):
+    def f(a, b):
+        return ms.ops.matmul(a, b)
+
+    return f
+
+
+def mindspore_linear(ms):
+    product = ms.ops.MatMul(transpose_b=True)
+
+    def f(x, w):
+        return product(x, w)
+
+    return f
+
+
+def mindspore_dense_gelu(ms):
+    product = ms.ops.MatMul(transpose_b=True)
+
+    def f(x, w, bias):
+        return ms.ops.gelu(product(x, w) + bias, approximate="none")
+
+    return f
+
+
+def gelu(x):
+    return 0.5 * x * (1.0 + np.vectorize(erf, otypes=[float])(x * 0.5**0.5))
+
+
+def product(name, m, k, n, constant, **more):
+    a, b = normal((m, k)), normal((k, n))
+    return Row(
+        name, "MatMul", a if constant else normal((m, k), (k, n)), np.matmul, rtol=ULP, atol=sums(k),
+        **({"weights": b} if constant else {}), flops=2.0 * m * k * n,
+        numpy=np.matmul,
+        torch=lambda torch: torch.matmul,
+        onnx=lambda g, a, b: g.node("MatMul", a, b),
+        mindspore=mindspore_matmul, **more,
+    )  # fmt: skip
+
+
+def linear(name, m, k, n, dtype="float32", **more):
+    """x W^T, as frameworks keep the weights of a layer."""
+    return Row(
+        name, "MatMul", normal((m, k)), lambda x, w: x @ w.T, weights=normal((n, k)), attrs={"transpose_b": True},
+        rtol=ULP if dtype == "float32" else 2.0**-8, atol=sums(k), dtype=dtype, flops=2.0 * m * k * n,
+        numpy=(lambda x, w: x @ w.T) if dtype == "float32" else None,
+        torch=lambda torch: torch.nn.functional.linear,
+        onnx=lambda g, x, w: g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])),
+        mindspore=mindspore_linear, **more,
+    )  # fmt: skip
+
+
+ROWS = [
+    product("MatMul 512", 512, 512, 512, False, target=1.08, twin=3.0, quick=True),
+    product("MatMul 512 weight", 512, 512, 512, True, target=1.08),
+    # The twin takes seconds a call.
+    product("MatMul 2048", 2048, 2048, 2048, False, target=1.08),
+    product("MatMul 2048 weight", 2048, 2048, 2048, True, target=1.08),
+    linear("MatMul 8x4096x4096", 8, 4096, 4096, target=1.08),
+    Row(
+        "Dense 128x768x3072 gelu", "Dense", normal((128, 768)), lambda x, w, b: gelu(x @ w.T + b),
+        weights=normal((3072, 768), (3072,)), attrs={"activation": "gelu"},
+        # An erf good to 2^-22 (ONNX Runtime's), times |x|, which is below 160.
+        rtol=16 * ULP, atol=1.13 * sums(768) + 2.0**-22, flops=2.0 * 128 * 768 * 3072, target=1.0,
+        numpy=None,
+        torch=lambda torch: lambda x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)),
+        onnx=lambda g, x, w, b: g.node("Gelu", g.node("Gemm", x, w, b, transB=1), domain="com.microsoft"),
+        mindspore=mindspore_dense_gelu,
+        missing={"numpy": "NumPy has no erf"},
+    ),
+    product("GEMV 1x4096x11008", 1, 4096, 11008, False, target=1.05, quick=True),
+    product("GEMV 1x4096x11008 weight", 1, 4096, 11008, True, target=1.05),
+    linear("GEMV 1x4096x11008 linear", 1, 4096, 11008, target=1.05),
+    linear("GEMV 1x4096x11008 bf16", 1, 4096, 11008, dtype="bfloat16"),
+]  # fmt: skip
