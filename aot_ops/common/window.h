@@ -24,15 +24,17 @@ inline void elements_in(const Window &w, int64_t o, int64_t *first, int64_t *las
   *last = from >= w.in ? 0 : std::min(w.kernel, (w.in - 1 - from) / w.dilation + 1);
 }
 
-// Height and width of an attribute: one number for both, two, or four with those of N and C first.
-inline std::array<int64_t, 2> window_pair(const Arguments &c, const char *name, std::vector<int64_t> fallback) {
+// Height and width of an attribute: one number for both, two, or four with those of N and C, in the layout's order.
+inline std::array<int64_t, 2> window_pair(const Arguments &c, const char *name, std::vector<int64_t> fallback,
+                                          bool nhwc = false) {
   const auto v = c.attr_ints(name, std::move(fallback));
-  const size_t n = v.size();
-  bool ok = (n == 1 || n == 2 || n == 4) && (n != 4 || (v[0] == 1 && v[1] == 1));
+  const size_t n = v.size(), last = n - (n == 4 && nhwc ? 2 : 1);
+  bool ok = (n == 1 || n == 2 || n == 4) && (n != 4 || (v[0] == 1 && v[nhwc ? 3 : 1] == 1));
   for (int64_t i : v) ok = ok && i > 0 && i < int64_t(1) << 31;
-  c.check(ok, std::string(name) + " must be 1, 2 or 4 positive numbers, the first two of 4 being 1, got " +
+  c.check(ok, std::string(name) + " must be 1, 2 or 4 positive numbers, the first " +
+                  (nhwc ? "and the last of 4" : "two of 4") + " being 1, got " +
                   to_string(std::span<const int64_t>(v)));
-  return {v[n < 2 ? 0 : n - 2], v[n - 1]};
+  return {v[n < 2 ? 0 : last - 1], v[last]};
 }
 
 // The pad_mode in lower case, one of `allowed`.

@@ -1,34 +1,23 @@
-// Conv2D: y[n, o] = sum over c, k, l of weight[o, c, k, l] x[n, c, i * stride + k * dilation - pad, j * ...], NCHW, in
-// groups. FusedConv2D adds a bias, FusedConv2DBatchNorm normalises by given statistics; both then add a residual, if
-// there is one, and apply ReLU or ReLU6 while a tile of y is in L1.
-#include "opgraft/op.h"
+// Conv2D: y[n, o] = sum over c, k, l of weight[o, c, k, l] x[n, c, i * stride + k * dilation - pad, j * ...], in
+// groups, NCHW or NHWC. FusedConv2D adds a bias, FusedConv2DBatchNorm normalises by given statistics; both then add a
+// residual, if there is one, and apply ReLU or ReLU6 while a tile of y is in registers or L1.
+#include "conv.h"
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <thread>
 
-#undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "conv.cc"
-#include "hwy/foreach_target.h"
-// clang-format off
-#include "opgraft/simd.h"
-#include "conv-inl.h"
-// clang-format on
-
-#if HWY_ONCE
-#include "aot_ops/common/gemm-host.h"
+#include "opgraft/op.h"
 
 namespace opgraft {
-OPGRAFT_SIMD_FLOATS(ConvUnits)
-OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
-OPGRAFT_SIMD(DepthwiseFloats)
-
 namespace {
 
 enum Form { kPlain, kBias, kBatchNorm };  // x, weight; and bias; and gamma, beta, mean, variance; then the residual
 constexpr int kResidual[] = {2, 3, 6};
 
 struct Attributes {
+  bool nhwc;
   std::string mode;
   std::array<int64_t, 2> stride, dilation;
   std::vector<int64_t> pad;  // top, bottom, left, right
@@ -36,8 +25,15 @@ struct Attributes {
 };
 
 Attributes attributes(const Arguments &c) {
-  Attributes a{window_mode(c, {"valid", "same", "pad"}), window_pair(c, "stride", {1}), window_pair(c, "dilation", {1}),
-               c.attr_ints("pad", {0}), c.attr_int("group", 1)};
+  const std::string format = c.attr_string("format", c.attr_string("data_format", "NCHW"));
+  const bool nhwc = format == "NHWC";
+  c.check(nhwc || format == "NCHW", "format must be NCHW or NHWC, got '" + format + "'", OPGRAFT_UNSUPPORTED);
+  Attributes a{nhwc,
+               window_mode(c, {"valid", "same", "pad"}),
+               window_pair(c, "stride", {1}, nhwc),
+               window_pair(c, "dilation", {1}, nhwc),
+               c.attr_ints("pad", {0}),
+               c.attr_int("group", 1)};
   if (a.pad.size() == 1) a.pad.resize(4, a.pad[0]);
   bool ok = a.pad.size() == 4;
   for (int64_t p : a.pad) ok = ok && p >= 0 && p < int64_t(1) << 31;
@@ -47,6 +43,12 @@ Attributes attributes(const Arguments &c) {
   c.check(a.group > 0, "group must be positive, got " + std::to_string(a.group));
   return a;
 }
+
+// The dimensions of x, y and, but for the first, of the weight.
+struct Axes {
+  size_t c, h, w;
+};
+Axes axes(bool nhwc) { return nhwc ? Axes{3, 1, 2} : Axes{1, 2, 3}; }
 
 ConvActivation activation(const Arguments &c) {
   const std::string name = c.attr_string("activation", "none");
@@ -66,30 +68,36 @@ template <Form form> void Infer(InferContext &c) {
   c.check_inputs(kResidual[form], form == kPlain ? 2 : kResidual[form] + 1);
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "weight", 0, "x");
-  check_nchw(c);
+  const Attributes a = attributes(c);
+  const Axes at = axes(a.nhwc);
   auto x = c.input(0).shape(), w = c.input(1).shape();
-  c.check(w.size() == 4, "weight must have 4 dimensions (O, I/group, kH, kW), got shape " + to_string(w));
-  c.check(w[2] != 0 && w[3] != 0, "weight's kernel must have a size of at least 1, got shape " + to_string(w));
+  c.check(x.size() == 4, std::string("x must have 4 dimensions ") + (a.nhwc ? "(N, H, W, C)" : "(N, C, H, W)") +
+                             ", got shape " + to_string(x));
+  c.check(w.size() == 4, std::string("weight must have 4 dimensions ") +
+                             (a.nhwc ? "(O, kH, kW, I/group)" : "(O, I/group, kH, kW)") + ", got shape " +
+                             to_string(w));
+  const int64_t kh = w[at.h], kw = w[at.w], in = x[at.c], each = w[at.c];
+  c.check(kh != 0 && kw != 0, "weight's kernel must have a size of at least 1, got shape " + to_string(w));
   c.check(c.attr_int("mode", 1) == 1, "mode must be 1, got " + std::to_string(c.attr_int("mode", 1)),
           OPGRAFT_UNSUPPORTED);
-  const Attributes a = attributes(c);
-  const auto kernel = window_pair(c, "kernel_size", {std::max<int64_t>(w[2], 1), std::max<int64_t>(w[3], 1)});
-  c.check((w[2] < 0 || kernel[0] == w[2]) && (w[3] < 0 || kernel[1] == w[3]),
-          "kernel_size must be weight's " + to_string(w.subspan(2)) + ", got " +
-              to_string(std::span<const int64_t>(kernel)));
+  const auto kernel = window_pair(c, "kernel_size", {std::max<int64_t>(kh, 1), std::max<int64_t>(kw, 1)});
+  c.check((kh < 0 || kernel[0] == kh) && (kw < 0 || kernel[1] == kw), "kernel_size must be weight's " +
+                                                                          to_string(w.subspan(at.h, 2)) + ", got " +
+                                                                          to_string(std::span<const int64_t>(kernel)));
   const int64_t out = c.attr_int("out_channel", w[0]);
   c.check(w[0] < 0 || out == w[0],
           "out_channel must be weight's " + std::to_string(w[0]) + ", got " + std::to_string(out));
   c.check(w[0] < 0 || (w[0] > 0 && w[0] % a.group == 0), "weight's output channels must be a multiple of group " +
                                                              std::to_string(a.group) + ", got " + std::to_string(w[0]));
-  c.check(w[1] != 0 && x[1] != 0, "x must have at least 1 channel, got shape " + to_string(x));
-  if (x[1] > 0 && w[1] > 0)
-    c.check(x[1] % a.group == 0 && x[1] / a.group == w[1], "x must have weight's " + std::to_string(w[1]) +
-                                                               " channels times group " + std::to_string(a.group) +
-                                                               ", got shape " + to_string(x));
-  Shape y{x[0], w[0],
-          window_dim(c, {x[2], 0, kernel[0], a.stride[0], a.dilation[0], 0}, a.mode, a.pad[0], a.pad[1], "height"),
-          window_dim(c, {x[3], 0, kernel[1], a.stride[1], a.dilation[1], 0}, a.mode, a.pad[2], a.pad[3], "width")};
+  c.check(each != 0 && in != 0, "x must have at least 1 channel, got shape " + to_string(x));
+  if (in > 0 && each > 0)
+    c.check(in % a.group == 0 && in / a.group == each, "x must have weight's " + std::to_string(each) +
+                                                           " channels times group " + std::to_string(a.group) +
+                                                           ", got shape " + to_string(x));
+  Shape y(4);
+  y[0] = x[0], y[at.c] = w[0];
+  y[at.h] = window_dim(c, {x[at.h], 0, kernel[0], a.stride[0], a.dilation[0], 0}, a.mode, a.pad[0], a.pad[1], "height");
+  y[at.w] = window_dim(c, {x[at.w], 0, kernel[1], a.stride[1], a.dilation[1], 0}, a.mode, a.pad[2], a.pad[3], "width");
   if constexpr (form != kPlain) activation(c);
   if constexpr (form == kBias) {
     c.check_same_dtype(2, "bias", 0, "x");
@@ -115,114 +123,118 @@ template <Form form> void Infer(InferContext &c) {
   c.output(c.input(0).dtype(), y);
 }
 
-GemmProblem weights(const Conv &g) {
-  return {g.dtype, g.outputs, 0, g.k(), {g.weight, g.k(), 1}, {nullptr, 0, 0}, nullptr};
-}
-
-int64_t units(const Conv &g) {
-  const int64_t across = g.panels * PanelWidth_simd()();
-  return g.depthwise() ? g.batch * g.outputs * ((g.h.out + g.rows - 1) / g.rows)
-                       : g.batch * g.groups * ((g.m() + g.block - 1) / g.block) * ((g.pixels() + across - 1) / across);
-}
-// Floats that one thread needs, a multiple of a cache line.
-int64_t scratch_floats(const Conv &g) {
-  const int64_t n = g.depthwise() ? DepthwiseFloats_simd()(g) : g.panels * PanelWidth_simd()() * g.k();
-  return (n + 15) / 16 * 16;
-}
-int64_t constant_floats(const Conv &g) { return (2 * g.outputs + 15) / 16 * 16; }  // scale and shift
-
-// The problem and how it is cut, which must not depend on threads: the same bits whatever their number.
-Conv problem(const Arguments &c) {
+// Weights alone: what their packed form depends on.
+Conv weights(const Arguments &c) {
   const Attributes a = attributes(c);
-  TensorView x = c.input(0), w = c.input(1);
-  Conv g{x.dtype(), x.raw(), w.raw(), nullptr, nullptr, x.dim(0), x.dim(1), w.dim(0), a.group, {}, {}};
-  g.h = {x.dim(2), 0, w.dim(2), a.stride[0], a.dilation[0], 0};
-  g.w = {x.dim(3), 0, w.dim(3), a.stride[1], a.dilation[1], 0};
-  fit_window(g.h, a.mode, a.pad[0], a.pad[1]);
-  fit_window(g.w, a.mode, a.pad[2], a.pad[3]);
-  auto same = [](const Window &v) { return v.kernel == 1 && v.stride == 1 && v.out == v.in && v.before == 0; };
-  if (same(g.h) && same(g.w)) {  // 1 x 1: one long row
-    g.w.in = g.w.out = g.pixels();
-    g.h.in = g.h.out = 1;
-  }
-  if (g.depthwise()) {
-    g.rows = 1;
-    const int64_t all = DepthwiseFloats_simd()(g), row = std::max<int64_t>(1, all / g.h.span() * g.h.stride);
-    g.rows = std::clamp<int64_t>((32 << 10) / row, 1, std::max<int64_t>(g.h.out, 1));  // 128 KiB
-    return g;
-  }
-  const int64_t panel = PanelWidth_simd()(), tile = TileRows_simd()();
-  const int64_t panels = (g.pixels() + panel - 1) / panel;
-  g.panels = std::clamp<int64_t>((64 << 10) / (panel * g.k()), 1, 8);  // 256 KiB: the columns stay in L2
-  g.panels = std::clamp<int64_t>(panels, 1, g.panels);
-  const int64_t there = std::max<int64_t>(1, g.batch * g.groups * ((panels + g.panels - 1) / g.panels));
-  // Few pixels: the output channels are cut, too, though each part makes the columns again.
-  const int64_t parts = std::clamp<int64_t>(16 / there, 1, std::max<int64_t>(1, g.m() / (4 * tile)));
-  g.block = ((g.m() + parts - 1) / parts + tile - 1) / tile * tile;
+  const Axes at = axes(a.nhwc);
+  TensorView w = c.input(1);
+  Conv g{w.dtype(), nullptr, w.raw(), nullptr, nullptr, 0, w.dim(int(at.c)) * a.group, w.dim(0), a.group, {}, {}};
+  g.nhwc = a.nhwc;
+  g.h.kernel = w.dim(int(at.h)), g.w.kernel = w.dim(int(at.w));
+  g.h.stride = a.stride[0], g.w.stride = a.stride[1];
+  g.h.dilation = a.dilation[0], g.w.dilation = a.dilation[1];
   return g;
 }
 
-template <Form form> Conv problem(const Context &c, float *constants) {
-  Conv g = problem(c);
-  g.y = c.output(0).raw();
-  if constexpr (form == kPlain) return g;
-  g.activation = activation(c);
-  if (c.inputs() > kResidual[form]) g.residual = c.input(kResidual[form]).raw();
-  float *shift = constants + g.outputs;
+// The problem without addresses, and how it is cut.
+Conv problem(const Arguments &c) {
+  const Attributes a = attributes(c);
+  const Axes at = axes(a.nhwc);
+  Conv g = weights(c);
+  g.batch = c.input(0).dim(0), g.h.in = c.input(0).dim(int(at.h)), g.w.in = c.input(0).dim(int(at.w));
+  fit_window(g.h, a.mode, a.pad[0], a.pad[1]);
+  fit_window(g.w, a.mode, a.pad[2], a.pad[3]);
+  return g;
+}
+
+int64_t packed_floats(const Conv &g) { return g.depthwise() ? depthwise_packed_floats(g) : general_packed_floats(g); }
+
+int64_t round_up(int64_t floats) { return (floats + 15) / 16 * 16; }
+// Scale, then shift, each with a vector of zeros behind: whole ones are read.
+constexpr int64_t kBehind = 64;
+int64_t constant_floats(const Conv &g) { return 2 * round_up(g.outputs + kBehind); }
+
+// What BatchNorm and the bias come to, y = act(sum * scale + shift): in double, rounded once.
+template <Form form> void fold(const Arguments &c, const Conv &g, float *constants) {
+  float *scale = constants, *shift = constants + constant_floats(g) / 2;
+  std::fill_n(constants, constant_floats(g), 0.0f);
+  std::fill_n(scale, g.outputs, 1.0f);
+  if constexpr (form == kPlain) return;
   dispatch<float, float16, bfloat16>(c, c.input(2).dtype(), [&](auto zero) {
     using T = decltype(zero);
     auto at = [&](int input, int64_t i) { return double(float(c.input(input).data<T>()[i])); };
+    const double epsilon = c.attr_float("epsilon", 1e-5);
     for (int64_t i = 0; i < g.outputs; ++i) {
       if constexpr (form == kBias) {
         shift[i] = float(at(2, i));
       } else {
-        const double scale = at(2, i) / std::sqrt(at(5, i) + c.attr_float("epsilon", 1e-5));
-        constants[i] = float(scale);
-        shift[i] = float(at(3, i) - at(4, i) * scale);
+        const double factor = at(2, i) / std::sqrt(at(5, i) + epsilon);
+        scale[i] = float(factor);
+        shift[i] = float(at(3, i) - at(4, i) * factor);
       }
     }
   });
-  if (form == kBatchNorm) g.scale = constants;
-  g.shift = shift;
-  return g;
 }
 
-// Widened weights, where they do not come packed, then scale and shift, then scratch by thread: of few units, too, any
-// thread may take one.
+// What is settled at plan time: the cut, and BatchNorm or the bias where they are constants.
+struct State {
+  Conv g;
+  std::vector<float> constants;  // empty: not known
+};
+
+void plan(Conv &g) {
+  if (g.depthwise()) depthwise_plan(g);
+  else general_plan(g);
+}
+
+template <Form form> void *Init(InferContext &c) {
+  for (int i = 0; i < c.inputs(); ++i)
+    for (int64_t d : c.input(i).shape())
+      if (d <= 0) return nullptr;
+  auto s = std::make_unique<State>();
+  s->g = problem(c);
+  plan(s->g);
+  bool known = true;
+  for (int i = 2; i < kResidual[form]; ++i) known = known && c.input(i).known();
+  if (known) {
+    s->constants.resize(size_t(constant_floats(s->g)));
+    fold<form>(c, s->g, s->constants.data());
+  }
+  return s.release();
+}
+void Release(void *state) { delete static_cast<State *>(state); }
+
+// Packed weights, where they do not come packed, then scale and shift, then scratch by thread.
 uint64_t total_floats(const Conv &g, bool packed, int64_t threads) {
-  const uint64_t a = g.depthwise() || packed ? 0 : (weights(g).a_floats() + 15) / 16 * 16;
-  return a + uint64_t(constant_floats(g) + (units(g) > 1 ? threads : 1) * scratch_floats(g));
+  return uint64_t((packed ? 0 : round_up(packed_floats(g))) + constant_floats(g) + threads * g.cut.scratch);
 }
 
 uint64_t Workspace(InferContext &c) {
   for (int i = 0; i < 2; ++i)
-    if (c.input(i).size() < 0) return 0;
-  const int64_t threads = std::max<int64_t>(1, std::thread::hardware_concurrency());
-  return 4 * total_floats(problem(c), c.input(1).known(), threads) + 64;
+    if (c.input(i).size() <= 0) return 0;
+  Conv g = problem(c);
+  plan(g);
+  return 4 * total_floats(g, c.input(1).known(), std::max<int64_t>(1, std::thread::hardware_concurrency())) + 64;
 }
 
-uint64_t PackedBytes(InferContext &c, int input) {
-  if (input != 1) return 0;
-  Conv g{};
-  auto w = c.input(1).shape();
-  g.dtype = c.input(1).dtype(), g.weight = c.input(1).raw(), g.outputs = w[0], g.groups = c.attr_int("group", 1);
-  g.channels = w[1] * g.groups, g.h.kernel = w[2], g.w.kernel = w[3];
-  g.w.stride = 1;
-  return g.depthwise() ? 0 : 4 * weights(g).a_floats();
-}
+uint64_t PackedBytes(InferContext &c, int input) { return input == 1 ? 4 * uint64_t(packed_floats(weights(c))) : 0; }
 
 void PackWeight(InferContext &c, int, void *dst) {
-  auto w = c.input(1).shape();
-  const int64_t k = w[1] * w[2] * w[3];
-  const GemmProblem p{c.input(1).dtype(), w[0], 0, k, {c.input(1).raw(), k, 1}, {nullptr, 0, 0}, nullptr};
-  gemm_kernels(p.dtype).widen(p.a, k, 0, p.m, static_cast<float *>(dst), p.lda());
+  const Conv g = weights(c);
+  if (g.depthwise()) depthwise_pack(g, static_cast<float *>(dst));
+  else general_pack(g, 0, g.groups, static_cast<float *>(dst));
 }
 
 template <Form form> void Kernel(Context &c) {
   if (c.output(0).size() == 0) return;
-  const Conv shape = problem(c);
-  const auto *packed = static_cast<const float *>(c.packed(1));
-  const uint64_t need = 4 * total_floats(shape, packed, c.threads());
+  const auto *state = c.state<State>();
+  Conv g = state ? state->g : problem(c);
+  if (!state) plan(g);
+  g.x = c.input(0).raw(), g.weight = c.input(1).raw(), g.y = c.output(0).raw();
+  if constexpr (form != kPlain) g.activation = activation(c);
+  if (c.inputs() > kResidual[form]) g.residual = c.input(kResidual[form]).raw();
+  g.packed = static_cast<const float *>(c.packed(1));
+  const uint64_t need = 4 * total_floats(g, g.packed, c.threads());
   std::unique_ptr<float, void (*)(void *)> own(nullptr, std::free);
   auto *scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(c.workspace()) + 63) / 64 * 64);
   if (!c.workspace() || c.workspace_bytes() < need + 64) {
@@ -230,58 +242,70 @@ template <Form form> void Kernel(Context &c) {
     if (!own) throw std::bad_alloc();
     scratch = own.get();
   }
-  Conv g = problem<form>(c, scratch);
-  scratch += constant_floats(g);
-  const int64_t each = scratch_floats(g), count = units(g);
-  if (g.depthwise()) {
-    const auto run = DepthwiseUnits_simd(g.dtype);
-    const int64_t grain = 100000 / std::max<int64_t>(1, g.rows * g.w.out * g.taps());
-    return c.parallel_for(count, std::max<int64_t>(1, grain),
-                          [&](int64_t begin, int64_t end, int worker) { run(g, begin, end, scratch + worker * each); });
+  const bool folded = state && !state->constants.empty();
+  if (!folded) fold<form>(c, g, scratch);
+  g.scale = folded ? state->constants.data() : scratch;
+  g.shift = g.scale + constant_floats(g) / 2;
+  if (!folded) scratch += constant_floats(g);
+  if (!g.packed && packed_floats(g)) {
+    g.packed = scratch;
+    if (g.depthwise()) depthwise_pack(g, scratch);
+    else
+      c.parallel_for(g.groups, std::max<int64_t>(1, 16384 / (g.m() * g.k())),
+                     [&](int64_t begin, int64_t end) { general_pack(g, begin, end, scratch); });
+    scratch += round_up(packed_floats(g));
   }
-  const GemmProblem w = weights(g);
-  g.a = packed ? packed : static_cast<const float *>(g.weight);
-  g.lda = w.lda();
-  if (!packed && w.copies_a()) {
-    const auto widen = gemm_kernels(g.dtype).widen;
-    c.parallel_for(w.m, std::max<int64_t>(1, 16384 / w.k),
-                   [&](int64_t begin, int64_t end) { widen(w.a, w.k, begin, end, scratch, g.lda); });
-    g.a = scratch;
-    scratch += (w.a_floats() + 15) / 16 * 16;
+  const int64_t each = g.cut.scratch, count = conv_units(g);
+  for (int64_t i = 0; each && i < c.threads(); ++i) {  // no band is held yet
+    const int64_t none = -1;
+    std::memcpy(scratch + i * each, &none, sizeof none);
   }
-  const auto run = ConvUnits_simd(g.dtype);
-  c.parallel_for(count, 1,
-                 [&](int64_t begin, int64_t end, int worker) { run(g, begin, end, scratch + worker * each); });
+  // About 10 µs of work: a core makes some 20 products a nanosecond, depthwise and next to nothing beside, 5.
+  const double products = double(g.pixels()) * double(g.outputs) * double(g.batch) * double(g.k()) / double(count);
+  const int64_t grain = std::max<int64_t>(1, int64_t((g.depthwise() ? 50000 : 200000) / std::max(1.0, products)));
+  c.parallel_for(count, grain, [&](int64_t begin, int64_t end, int worker) {
+    (g.depthwise() ? depthwise_run : general_run)(g, begin, end, scratch + worker * each);
+  });
 }
 
 // The formula, in double; padding is 0.
 template <Form form> void Reference(Context &c) {
-  std::vector<float> constants(size_t(2 * c.input(1).dim(0)));
-  const Conv g = problem<form>(c, constants.data());
+  const Conv g = problem(c);
+  std::vector<float> constants(size_t(constant_floats(g)));
+  fold<form>(c, g, constants.data());
+  const ConvActivation act = form == kPlain ? ConvActivation::kNone : activation(c);
+  const bool residual = c.inputs() > kResidual[form];
   const int64_t each = g.channels / g.groups;
   dispatch<float, float16, bfloat16>(c, g.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T *x = static_cast<const T *>(g.x), *weight = static_cast<const T *>(g.weight);
-    for (int64_t at = 0; at < c.output(0).size(); ++at) {
-      const int64_t j = at % g.w.out, i = at / g.w.out % g.h.out, o = at / g.pixels() % g.outputs;
-      const int64_t image = at / g.pixels() / g.outputs, from = image * g.channels + o / g.m() * each;
-      const T *tap = weight + o * g.k();
-      double sum = 0;
-      for (int64_t channel = from; channel < from + each; ++channel)
-        for (int64_t k = 0; k < g.h.kernel; ++k)
-          for (int64_t l = 0; l < g.w.kernel; ++l, ++tap) {
-            const int64_t row = g.h.at(i, k), column = g.w.at(j, l);
-            const bool inside = row >= 0 && row < g.h.in && column >= 0 && column < g.w.in;
-            const T value = inside ? x[(channel * g.h.in + row) * g.w.in + column] : T(0.0f);
-            sum += double(float(*tap)) * double(float(value));
-          }
-      if (g.scale) sum *= double(g.scale[o]);
-      if (g.shift) sum += double(g.shift[o]);
-      if (g.residual) sum += double(float(static_cast<const T *>(g.residual)[at]));
-      if (g.activation != ConvActivation::kNone && sum < 0) sum = 0;
-      if (g.activation == ConvActivation::kRelu6 && sum > 6) sum = 6;
-      static_cast<T *>(g.y)[at] = T(float(sum));
-    }
+    const T *x = c.input(0).data<T>(), *weight = c.input(1).data<T>();
+    // Where element (row, column) of channel `of` lies, of `channels`, and the weight's likewise.
+    auto place = [&](int64_t n, int64_t channels, int64_t of, int64_t height, int64_t width, int64_t row,
+                     int64_t column) {
+      return g.nhwc ? ((n * height + row) * width + column) * channels + of
+                    : ((n * channels + of) * height + row) * width + column;
+    };
+    for (int64_t n = 0; n < g.batch; ++n)
+      for (int64_t o = 0; o < g.outputs; ++o)
+        for (int64_t pixel = 0; pixel < g.pixels(); ++pixel) {
+          const int64_t i = pixel / g.w.out, j = pixel % g.w.out;
+          double sum = 0;
+          for (int64_t channel = 0; channel < each; ++channel)
+            for (int64_t k = 0; k < g.h.kernel; ++k)
+              for (int64_t l = 0; l < g.w.kernel; ++l) {
+                const int64_t row = g.h.at(i, k), column = g.w.at(j, l), from = o / g.m() * each + channel;
+                const bool inside = row >= 0 && row < g.h.in && column >= 0 && column < g.w.in;
+                const T value = inside ? x[place(n, g.channels, from, g.h.in, g.w.in, row, column)] : T(0.0f);
+                const T factor = weight[place(o, each, channel, g.h.kernel, g.w.kernel, k, l)];
+                sum += double(float(factor)) * double(float(value));
+              }
+          const int64_t at = place(n, g.outputs, o, g.h.out, g.w.out, i, j);
+          sum = sum * double(constants[size_t(o)]) + double(constants[size_t(o + constant_floats(g) / 2)]);
+          if (residual) sum += double(float(c.input(kResidual[form]).data<T>()[at]));
+          if (act != ConvActivation::kNone && sum < 0) sum = 0;
+          if (act == ConvActivation::kRelu6 && sum > 6) sum = 6;
+          c.output(0).data<T>()[at] = T(float(sum));
+        }
   });
 }
 
@@ -291,8 +315,8 @@ template <Form form> void Reference(Context &c) {
 #define OPGRAFT_CONV(Name, form, number)                                                                       \
   OPGRAFT_OP(Name, .inputs = number, .infer = ::opgraft::Infer<::opgraft::form>,                               \
              .kernel = ::opgraft::Kernel<::opgraft::form>, .reference = ::opgraft::Reference<::opgraft::form>, \
-             .workspace = ::opgraft::Workspace, .packed_bytes = ::opgraft::PackedBytes, .pack = ::opgraft::PackWeight)
+             .workspace = ::opgraft::Workspace, .init = ::opgraft::Init<::opgraft::form>,                      \
+             .release = ::opgraft::Release, .packed_bytes = ::opgraft::PackedBytes, .pack = ::opgraft::PackWeight)
 OPGRAFT_CONV(Conv2D, kPlain, 2)
 OPGRAFT_CONV(FusedConv2D, kBias, -1)
 OPGRAFT_CONV(FusedConv2DBatchNorm, kBatchNorm, -1)
-#endif

@@ -1,4 +1,4 @@
-// What a convolution consists of, shared by the SIMD kernels (conv-inl.h) and the operators (conv.cc).
+// What a convolution consists of, shared by the kernels (general.cc, depthwise.cc) and the operators (conv.cc).
 #pragma once
 
 #include "aot_ops/common/window.h"
@@ -7,6 +7,23 @@ namespace opgraft {
 
 enum class ConvActivation : int32_t { kNone, kRelu, kRelu6 };
 
+// Where the kernel reads x: where it lies (1 x 1, nothing between the pixels), from rows with their padding, or from a
+// matrix of what each pixel of y sees (im2col).
+enum class ConvSource : int32_t { kInPlace, kPadded, kColumns };
+
+// How the work is cut. A unit is a band of y's rows (kPadded) or pixels of one image and group, times a part of its
+// output channels. The sum of an element runs over `steps` times `taps` in the same order however it is cut.
+struct ConvCut {
+  ConvSource source = ConvSource::kColumns;
+  bool pixel_lanes = true;       // a vector holds pixels of one output channel; else output channels of one pixel
+  int64_t steps = 0, taps = 1;   // channels, and elements of each that a pixel sees; kColumns: all are steps
+  int64_t size = 0, grain = 1;   // rows or pixels; bands begin at multiples of grain
+  int64_t bands = 1, parts = 1;  // parts: of panels of output channels
+  int64_t line = 0, plane = 0;   // kPadded: floats of a row, and of a phase (every stride-th row and column)
+  int64_t stride = 0;            // floats of scratch from channel to channel
+  int64_t scratch = 0;           // floats that one thread needs
+};
+
 // y[n, o, i, j] = act(scale[o] sum(weight[o, c, k, l] x[n, group's c, h.at(i, k), w.at(j, l)]) + shift[o] + residual).
 struct Conv {
   int32_t dtype;
@@ -14,26 +31,49 @@ struct Conv {
   void *y;
   int64_t batch, channels, outputs, groups;  // channels of x and of y
   Window h, w;
+  bool nhwc = false;  // the layout of x, y and residual
   ConvActivation activation = ConvActivation::kNone;
-  const float *scale = nullptr, *shift = nullptr;  // by output channel, or null
-  // As a product of matrices: the weight's rows as float32, `lda` apart; pixels are columns.
-  const float *a = nullptr;
-  int64_t lda = 0;
-  int64_t panels = 1, block = 0;  // of a unit: panels of pixels and output channels
-  int64_t rows = 1;               // of a unit of depthwise: rows of y
+  const float *scale = nullptr, *shift = nullptr;  // by output channel
+  const float *packed = nullptr;                   // weights as pack_conv leaves them
+  ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }
   int64_t taps() const { return h.kernel * w.kernel; }
   int64_t k() const { return channels / groups * taps(); }
   int64_t m() const { return outputs / groups; }
-  // Depthwise holds rows of x with their padding, a vector for every phase: columns that lie a stride apart.
+  // A row of x with its padding is held as one vector for every phase: columns that lie a stride apart.
+  int64_t row_phases() const { return std::min(h.stride, h.span()); }
   int64_t phases() const { return std::min(w.stride, w.span()); }
   int64_t phase_length(int64_t panel) const { return w.out + (w.span() - 1) / w.stride + 2 * panel; }
   // One input channel for few outputs: a product of matrices would have next to no rows. In double: no overflow.
   bool depthwise() const {
     constexpr double kMost = 1 << 24;
-    return channels == groups && m() < 4 && double(h.span()) * double(phases()) * double(phase_length(64)) < kMost;
+    return channels == groups && m() < (nhwc ? 2 : 4) &&
+           double(h.span()) * double(phases()) * double(phase_length(64)) < kMost;
   }
 };
+
+// The two kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
+// thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
+// pack works on groups [begin, end).
+int64_t general_packed_floats(const Conv &g);
+void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst);
+void general_plan(Conv &g);
+void general_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
+
+int64_t depthwise_packed_floats(const Conv &g);
+void depthwise_pack(const Conv &g, float *dst);
+void depthwise_plan(Conv &g);
+void depthwise_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
+
+inline int64_t conv_units(const Conv &g) {
+  return g.batch * (!g.depthwise() ? g.groups : g.nhwc ? 1 : g.outputs) * g.cut.bands * g.cut.parts;
+}
+// Rows or pixels of band b: [first, last).
+inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {
+  const int64_t blocks = (c.size + c.grain - 1) / c.grain;
+  *first = std::min(c.size, b * blocks / c.bands * c.grain);
+  *last = std::min(c.size, (b + 1) * blocks / c.bands * c.grain);
+}
 
 }  // namespace opgraft

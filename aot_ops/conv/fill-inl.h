@@ -1,0 +1,144 @@
+// Per SIMD target: what a band of y sees of x as float32, in a thread's scratch; and how results go to y.
+#include "conv.h"
+
+#if defined(OPGRAFT_CONV_FILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_CONV_FILL_INL_H_
+#undef OPGRAFT_CONV_FILL_INL_H_
+#else
+#define OPGRAFT_CONV_FILL_INL_H_
+#endif
+
+#include "aot_ops/common/gemm-inl.h"
+#include "aot_ops/common/window-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+constexpr int64_t kLanes = kPanel / 2;
+
+// The i of [0, n) for which window o + i's element k lies in x: [first, last).
+HWY_INLINE void Inside(const Window &w, int64_t o, int64_t k, int64_t n, int64_t *first, int64_t *last) {
+  const int64_t at = w.at(o, k);
+  const int64_t begin = at < 0 ? (-at + w.stride - 1) / w.stride : 0;
+  const int64_t end = at >= w.in ? 0 : (w.in - 1 - at) / w.stride + 1;
+  *first = begin < n ? begin : n;
+  *last = end < *first ? *first : end < n ? end : n;
+}
+
+HWY_INLINE void Zeros(float *dst, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) dst[i] = 0.0f;
+}
+
+// What lies in x of n elements a stride apart, channel by channel: dst[c * ld + i] = x's channel c, row `row`, column
+// w.at(i, 0), for c < channels, or 0 outside of x.
+template <class T> void FillRow(const Conv &g, const T *x, const Window &w, int64_t row, int64_t n, int64_t channels,
+                                float *dst, int64_t ld) {
+  int64_t first = n, last = n;
+  if (row >= 0 && row < g.h.in) Inside(w, 0, 0, n, &first, &last);
+  const int64_t at = first < last ? row * g.w.in + w.at(first, 0) : 0, plane = g.h.in * g.w.in;
+  if (g.nhwc && first < last)
+    Gather(x + at * g.channels, 1, g.channels * w.stride, channels, last - first, dst + first, ld);
+  for (int64_t c = 0; c < channels; ++c, dst += ld) {
+    Zeros(dst, first);
+    if (!g.nhwc) Spread(x + c * plane + at, w.stride, last - first, dst + first);
+    Zeros(dst + last, n - last);
+  }
+}
+
+// Rows [i0, i1) of y: the rows of x that they see with their padding, by phase. Element (k, l) of the window of y's
+// pixel (i, j) then lies ConvOffset(k, l) behind (i - i0) * line + j.
+template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_t i1, int64_t channels, float *dst) {
+  const ConvCut &c = g.cut;
+  const int64_t sh = g.h.stride, rows = i1 - i0 + (g.h.span() - 1) / sh;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t p = 0; p < g.row_phases(); ++p)
+      for (int64_t q = 0; q < g.phases(); ++q) {
+        Window w = g.w;  // windows of one element, from column q of the padded row on
+        w.before = g.w.before - q;
+        FillRow(g, x, w, g.h.at(i0, 0) + r * sh + p, c.line, channels,
+                dst + (p * g.phases() + q) * c.plane + r * c.line, c.stride);
+      }
+}
+
+HWY_INLINE int64_t ConvOffset(const Conv &g, int64_t k, int64_t l) {
+  const int64_t row = k * g.h.dilation, column = l * g.w.dilation;
+  return (row % g.h.stride * g.phases() + column % g.w.stride) * g.cut.plane + row / g.h.stride * g.cut.line +
+         column / g.w.stride;
+}
+
+// What the pixels [p0, p1) of y see: dst[(c * taps + t) * stride + pixel].
+template <class T> void FillColumns(const Conv &g, const T *x, int64_t p0, int64_t p1, float *dst) {
+  const int64_t channels = g.channels / g.groups, taps = g.taps(), stride = g.cut.stride;
+  for (int64_t p = p0, n; p < p1; p += n) {  // the part of a row of y that lies in the band
+    const int64_t i = p / g.w.out, j = p % g.w.out;
+    n = g.w.out - j < p1 - p ? g.w.out - j : p1 - p;
+    for (int64_t t = 0; t < taps; ++t) {
+      Window w = g.w;
+      w.before = -g.w.at(j, t % g.w.kernel);
+      FillRow(g, x, w, g.h.at(i, t / g.w.kernel), n, channels, dst + t * stride + p - p0, taps * stride);
+    }
+  }
+}
+
+// The first n of a vector; the others are zero.
+template <class D> HWY_INLINE hn::Vec<D> LoadSome(D d, const float *p, int64_t n) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return hn::MaskedLoad(hn::FirstN(d, size_t(n)), d, p);
+#else
+  return LoadF32N(d, p, size_t(n));
+#endif
+}
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, int64_t n) {
+  return LoadF32N(d, p, size_t(n));
+}
+template <class D> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, float *p, int64_t n) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  hn::BlendedStore(v, hn::FirstN(d, size_t(n)), d, p);
+#else
+  StoreF32N(v, d, p, size_t(n));
+#endif
+}
+template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, int64_t n) {
+  StoreF32N(v, d, p, size_t(n));
+}
+
+// ReLU and ReLU6 as bounds; the instructions give their second operand where one is a NaN, so that it stays.
+struct ConvBounds {
+  float low, high;
+};
+HWY_INLINE ConvBounds BoundsOf(ConvActivation a) {
+  return {a == ConvActivation::kNone ? -HUGE_VALF : 0.0f, a == ConvActivation::kRelu6 ? 6.0f : HUGE_VALF};
+}
+template <class D, class V> HWY_INLINE V Clamp(D d, ConvBounds b, V v) {
+  return hn::Min(hn::Set(d, b.high), hn::Max(hn::Set(d, b.low), v));
+}
+
+// n neighbours of y from `at` on, of their sums. Of one channel (in which case scale and shift are one number each), or
+// along the channels.
+template <bool kChannels, class T>
+HWY_INLINE void Finish(const Conv &g, int64_t o, const float *sums, int64_t at, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const ConvBounds bounds = BoundsOf(g.activation);
+  const auto one = hn::Set(d, g.scale[o]), other = hn::Set(d, g.shift[o]);
+  T *y = static_cast<T *>(g.y) + at;
+  const T *residual = g.residual ? static_cast<const T *>(g.residual) + at : nullptr;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    const auto scale = kChannels ? hn::LoadU(d, g.scale + o + i) : one;
+    const auto shift = kChannels ? hn::LoadU(d, g.shift + o + i) : other;
+    auto v = hn::MulAdd(hn::LoadU(d, sums + i), scale, shift);
+    if (residual) v = hn::Add(v, LoadF32(d, residual + i));
+    StoreF32(Clamp(d, bounds, v), d, y + i);
+  }
+  if (const int64_t rest = n - i) {
+    const auto scale = kChannels ? LoadSome(d, g.scale + o + i, rest) : one;
+    const auto shift = kChannels ? LoadSome(d, g.shift + o + i, rest) : other;
+    auto v = hn::MulAdd(LoadSome(d, sums + i, rest), scale, shift);
+    if (residual) v = hn::Add(v, LoadSome(d, residual + i, rest));
+    StoreSome(Clamp(d, bounds, v), d, y + i, rest);
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

@@ -1,0 +1,148 @@
+// Per SIMD target: the convolution as a sum over input channels and taps, for panels of output channels.
+#include "conv.h"
+
+#if defined(OPGRAFT_CONV_GENERAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_CONV_GENERAL_INL_H_
+#undef OPGRAFT_CONV_GENERAL_INL_H_
+#else
+#define OPGRAFT_CONV_GENERAL_INL_H_
+#endif
+
+#include "tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+// Positions of a band: pixels of y in lines of `wide`, `line` apart; `first` is the first one's place in y's plane.
+struct Band {
+  int64_t image, group, line, wide, count, first;
+};
+
+// rows output channels from o on at n positions from q on, of their sums.
+template <class T>
+void PutPixels(const Conv &g, const Band &b, int64_t o, int64_t rows, int64_t q, int64_t n, const float *sums) {
+  for (int64_t done = 0, some; done < n; done += some) {
+    const int64_t line = (q + done) / b.line, at = (q + done) % b.line;
+    some = std::min(n - done, b.line - at);
+    const int64_t valid = std::min(some, b.wide - at);
+    if (valid <= 0) continue;
+    for (int64_t r = 0; r < rows; ++r)
+      Finish<false, T>(g, o + r, sums + r * kWidest + done,
+                       (b.image * g.outputs + o + r) * g.pixels() + b.first + line * b.wide + at, valid);
+  }
+}
+
+// Panel [p0, p1) of output channels with pixels in lanes. x: of the band.
+template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, const float *x, int64_t p0, int64_t p1) {
+  constexpr bool kFloat = std::is_same_v<T, float>;
+  const int64_t m = g.m(), k = t.steps * t.taps, step = 2 * m > kTileRows ? 2 : 4;
+  for (int64_t q = 0, n; q < b.count; q += n) {
+    n = std::min(b.count - q, step * kLanes);
+    t.x = x + q;
+    const int64_t at = q % b.line;
+    // Wholly within a line: results go straight from registers.
+    const bool straight = kFloat && n % kLanes == 0 && at + n <= b.wide;
+    for (int64_t p = p0; p < p1; ++p) {
+      const int64_t end = std::min(m, (p + 1) * kPanel);
+      for (int64_t row = p * kPanel, rows; row < end; row += rows) {
+        rows = TileSize(end, row);
+        const int64_t o = b.group * m + row;
+        t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k + row % kPanel;
+        t.scale = g.scale + o, t.shift = g.shift + o;
+        const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + q / b.line * b.wide + at;
+        t.y = straight ? static_cast<float *>(g.y) + y : nullptr;
+        t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
+        AnyTile<true>(rows, t, n);
+        if (!straight) PutPixels<T>(g, b, o, rows, q, n, t.sums);
+      }
+    }
+  }
+}
+
+// The same with output channels in lanes. Tiles lie within a line.
+template <class T> void ChannelLanes(const Conv &g, const Band &b, ConvTile t, const float *x, int64_t p0, int64_t p1) {
+  constexpr bool kFloat = std::is_same_v<T, float>;
+  HWY_ALIGN float turned[kPanel * 16];
+  const int64_t m = g.m(), k = t.steps * t.taps;
+  float *y = static_cast<float *>(g.y);
+  const bool straight = kFloat && !g.residual && !g.nhwc;
+  for (int64_t p = p0; p < p1; ++p) {
+    const int64_t n = std::min(m - p * kPanel, kPanel), o = b.group * m + p * kPanel;
+    t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k;
+    t.scale = g.scale + o, t.shift = g.shift + o;
+    t.y = straight ? y : nullptr;
+    for (int64_t q = 0; q < b.count; q += b.line)
+      for (int64_t j = 0, rows; j < b.wide; j += rows) {
+        rows = std::min<int64_t>({kTileRows, (TileSize(b.wide, j) + 3) / 4 * 4, b.wide - j});  // fours are turned best
+        t.x = x + q + j;
+        AnyTile<false>(rows, t, n);
+        const int64_t pixel = b.first + q / b.line * b.wide + j;
+        if (g.nhwc) {
+          for (int64_t r = 0; r < rows; ++r)
+            Finish<true, T>(g, o, t.sums + r * kWidest, (b.image * g.pixels() + pixel + r) * g.outputs + o, n);
+          continue;
+        }
+        const int64_t at = (b.image * g.outputs + o) * g.pixels() + pixel;
+        if (straight) {
+          Gather(static_cast<const float *>(t.sums), 1, kWidest, n, rows, y + at, g.pixels());
+          continue;
+        }
+        Gather(static_cast<const float *>(t.sums), 1, kWidest, n, rows, turned, 16);
+        for (int64_t c = 0; c < n; ++c) Finish<false, T>(g, o + c, turned + c * 16, at + c * g.pixels(), rows);
+      }
+  }
+}
+
+template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  HWY_ALIGN float sums[kTileRows * kWidest];
+  const ConvCut &c = g.cut;
+  // In front of the scratch: which band it holds, and the taps.
+  int64_t *held = reinterpret_cast<int64_t *>(scratch), *offsets = held + 1;
+  float *filled = scratch + 2 * (c.taps + 1);
+  for (int64_t t = 0; t < c.taps; ++t)
+    offsets[t] = c.source == ConvSource::kPadded ? ConvOffset(g, t / g.w.kernel, t % g.w.kernel) : 0;
+  const int64_t panels = (g.m() + kPanel - 1) / kPanel, each = g.channels / g.groups, plane = g.h.in * g.w.in;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t part = unit % c.parts, band = unit / c.parts, group = band / c.bands % g.groups;
+    const int64_t image = band / c.bands / g.groups;
+    int64_t first, last;
+    band_of(c, band % c.bands, &first, &last);
+    const T *x = static_cast<const T *>(g.x) +
+                 (g.nhwc ? image * plane * g.channels + group * each : (image * g.channels + group * each) * plane);
+    const bool padded = c.source == ConvSource::kPadded;
+    Band b{image, group, last - first, last - first, last - first, first};
+    if (padded) b = {image, group, c.line, g.w.out, (last - first) * c.line - (c.line - g.w.out), first * g.w.out};
+    ConvTile t{nullptr,
+               nullptr,
+               c.steps,
+               c.taps,
+               c.stride,
+               offsets,
+               nullptr,
+               sums,
+               g.pixels(),
+               nullptr,
+               nullptr,
+               nullptr,
+               BoundsOf(g.activation)};
+    const float *source = filled;
+    // Whole vectors are read: not in place where the last of them would reach past x.
+    const int64_t behind =
+        ((image * g.groups + group + 1) * each - 1) * plane + first + (last - first + kWidest - 1) / kWidest * kWidest;
+    if (std::is_same_v<T, float> && c.source == ConvSource::kInPlace && behind <= g.batch * g.channels * plane) {
+      source = reinterpret_cast<const float *>(x) + first;
+      t.stride = plane;
+    } else if (*held != band) {
+      if (padded) FillPadded(g, x, first, last, each, filled);
+      else FillColumns(g, x, first, last, filled);
+      *held = band;
+    }
+    const int64_t p0 = part * panels / c.parts, p1 = (part + 1) * panels / c.parts;
+    if (c.pixel_lanes) PixelLanes<T>(g, b, t, source, p0, p1);
+    else ChannelLanes<T>(g, b, t, source, p0, p1);
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

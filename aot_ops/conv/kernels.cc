@@ -1,0 +1,174 @@
+// The kernels of the convolutions: how their work is cut, and their weights' packed form.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "opgraft/op.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "general-inl.h"
+#include "depthwise-inl.h"
+// clang-format on
+
+#if HWY_ONCE
+#include "aot_ops/common/gemm-host.h"
+
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(GeneralUnits)
+OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
+OPGRAFT_SIMD(DepthwiseSlack)
+
+namespace {
+
+constexpr double kMostScratch = 64 << 10;  // floats: stays in L2 beside the weights
+
+// Rough cycles of one band of `rows` rows or pixels, of one group.
+double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
+  const double k = double(c.steps * c.taps), m = double(g.m());
+  const bool padded = c.source == ConvSource::kPadded;
+  const double pixels = padded ? rows * double(g.w.out) : rows;
+  const double positions = padded ? rows * double(c.line) - double(c.line - g.w.out) : rows;
+  const double vectors = c.pixel_lanes ? std::ceil(positions / lanes) * m : pixels * std::ceil(m / lanes);
+  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * 3 : pixels * m / 4;
+  double fill = 0;
+  if (padded) {
+    const double held = (rows + double((g.h.span() - 1) / g.h.stride)) * double(g.row_phases() * g.phases());
+    fill = held * double(c.steps) * (double(c.line) / lanes * 2 + 8);
+  } else if (c.source == ConvSource::kColumns) {
+    fill = k * (pixels / lanes * 2 + (pixels / double(g.w.out) + 1) * 8);
+  }
+  return vectors * k / 2 + store + fill;
+}
+
+// Floats of scratch of a band of `rows`.
+void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
+  c.plane = (rows + (g.h.span() - 1) / g.h.stride) * c.line;
+  c.stride = c.source == ConvSource::kPadded ? g.row_phases() * g.phases() * c.plane : rows;
+  c.stride = (c.stride + 15) / 16 * 16;
+  if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
+  c.scratch = (2 * (c.taps + 1) + c.steps * c.stride + 2 * panel + 15) / 16 * 16;
+}
+
+// Sets bands and parts; -> rough cycles of the whole.
+double cut_bands(const Conv &g, ConvCut &c) {
+  const int64_t panel = PanelWidth_simd()(), panels = (g.m() + panel - 1) / panel;
+  const int64_t blocks = std::max<int64_t>(1, (c.size + c.grain - 1) / c.grain), each = g.batch * g.groups;
+  ConvCut best = c;
+  double least = HUGE_VAL;
+  for (int64_t bands = 1; bands <= blocks; bands += 1 + bands / 16) {
+    const int64_t rows = std::min(c.size, (blocks + bands - 1) / bands * c.grain);
+    c.bands = bands;
+    shape_scratch(g, c, rows, panel);
+    if (double(c.scratch) > kMostScratch && bands < blocks) continue;
+    const double one = cycles(g, c, double(c.size) / double(bands), double(panel) / 2);
+    // Few bands: the output channels are cut, too, though whoever takes a part may have to fill the band again.
+    const double want = std::min(8.0, one * double(bands * each) / 40000);
+    c.parts = std::clamp<int64_t>(int64_t(want / double(bands * each) + 0.99), 1, panels);
+    const double units = double(bands * each * c.parts);
+    // Of two threads one waits for the other's last unit, or for half of one.
+    const double cost = one * double(bands) * (1 + (std::fmod(units, 2) + 0.3) / std::max(units, want));
+    if (cost < least) least = cost, best = c;
+  }
+  c = best;
+  return least;
+}
+
+}  // namespace
+
+int64_t general_packed_floats(const Conv &g) { return g.groups * packed_floats(g.k(), g.m()); }
+
+void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
+  const int64_t k = g.k(), m = g.m(), taps = g.taps(), each = k / taps, element = int64_t(dtype_size(g.dtype));
+  const auto kernels = gemm_kernels(g.dtype);
+  std::vector<float> turned(g.nhwc ? size_t(m * k) : 0);
+  for (int64_t group = begin; group < end; ++group) {
+    const char *from = static_cast<const char *>(g.weight) + group * m * k * element;
+    float *to = dst + group * packed_floats(k, m);
+    if (g.nhwc) {  // [kH, kW, C] to [C, kH, kW]
+      for (int64_t o = 0; o < m; ++o)
+        kernels.widen({from + o * k * element, 1, each}, taps, 0, each, turned.data() + o * k, taps);
+      gemm_kernels(OPGRAFT_FLOAT32).pack({turned.data(), 1, k}, k, m, 0, panel_count(m), to);
+    } else {
+      kernels.pack({from, 1, k}, k, m, 0, panel_count(m), to);
+    }
+  }
+}
+
+void general_plan(Conv &g) {
+  const int64_t lanes = PanelWidth_simd()() / 2;
+  auto same = [](const Window &v) { return v.kernel == 1 && v.stride == 1 && v.out == v.in && v.before == 0; };
+  const bool flat = same(g.h) && same(g.w);
+  if (flat) {  // 1 x 1: one long row
+    g.w.in = g.w.out = g.pixels();
+    g.h.in = g.h.out = 1;
+  }
+  ConvCut best;
+  double least = HUGE_VAL;
+  auto consider = [&](ConvSource source, bool pixel_lanes) {
+    ConvCut c;
+    c.source = source, c.pixel_lanes = pixel_lanes;
+    const bool padded = source == ConvSource::kPadded;
+    c.steps = padded ? g.channels / g.groups : g.k();
+    c.taps = padded ? g.taps() : 1;
+    c.size = padded ? g.h.out : g.pixels();
+    c.grain = padded ? 1 : 4 * lanes;
+    c.line = padded ? g.w.out + (g.w.span() - 1) / g.w.stride : 0;
+    const double cost = cut_bands(g, c);
+    const bool first = best.steps == 0;
+    // Rows whose padding is most of them would be large, or next to empty.
+    if (padded && (double(c.scratch) > 4 * kMostScratch && double(c.line) > 2.0 * double(g.w.out))) return;
+    if (first || cost < least) least = cost, best = c;
+  };
+  for (const bool pixel_lanes : {true, false}) {
+    if (g.nhwc && pixel_lanes) continue;
+    // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.
+    const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
+    consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);
+    if (!flat) consider(ConvSource::kPadded, pixel_lanes);
+  }
+  g.cut = best;
+}
+
+void general_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  GeneralUnits_simd(g.dtype)(g, begin, end, scratch);
+}
+
+void depthwise_plan(Conv &g) {
+  ConvCut &c = g.cut;
+  c = {};
+  c.size = g.h.out;
+  c.line = g.w.out + (g.w.span() - 1) / g.w.stride;
+  const int64_t phases = g.row_phases() * g.phases(), more = (g.h.span() - 1) / g.h.stride;
+  // Bands of at most 24 KiB: they stay in L1.
+  const int64_t rows = g.nhwc ? 1 + 16384 / std::max<int64_t>(1, g.w.out * g.channels)
+                              : std::max<int64_t>(1, (6 << 10) / std::max<int64_t>(1, phases * c.line) - more);
+  c.bands = std::max<int64_t>(1, (c.size + rows - 1) / rows);
+  const int64_t most = (c.size + c.bands - 1) / c.bands;
+  c.plane = (most + more) * c.line;
+  c.stride = phases * c.plane;
+  c.scratch = g.nhwc ? 0 : (c.stride + 3 * g.taps() + 2 + DepthwiseSlack_simd()() + 15) / 16 * 16;
+}
+
+int64_t depthwise_packed_floats(const Conv &g) { return g.nhwc ? g.channels * g.taps() : 0; }
+
+void depthwise_pack(const Conv &g, float *dst) {
+  auto turn = [&](auto zero) {
+    for (int64_t t = 0; t < g.taps(); ++t)
+      for (int64_t c = 0; c < g.channels; ++c)
+        dst[t * g.channels + c] = float(static_cast<const decltype(zero) *>(g.weight)[c * g.taps() + t]);
+  };
+  if (g.dtype == OPGRAFT_FLOAT32) turn(0.0f);
+  else if (g.dtype == OPGRAFT_FLOAT16) turn(float16(0.0f));
+  else turn(bfloat16(0.0f));
+}
+
+void depthwise_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  DepthwiseUnits_simd(g.dtype)(g, begin, end, scratch);
+}
+
+}  // namespace opgraft
+#endif

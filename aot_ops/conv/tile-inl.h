@@ -1,0 +1,109 @@
+// Per SIMD target: a tile of a convolution in registers. Weights lie by panels of kPanel output channels, one row of a
+// panel after the other for every step of the sum; so they serve as vectors and, one by one, as factors of vectors of
+// pixels alike.
+#include "conv.h"
+
+#if defined(OPGRAFT_CONV_TILE_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_CONV_TILE_INL_H_
+#undef OPGRAFT_CONV_TILE_INL_H_
+#else
+#define OPGRAFT_CONV_TILE_INL_H_
+#endif
+
+#include "fill-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+struct ConvTile {
+  const float *w, *x;  // x: of the first pixel
+  int64_t steps, taps, stride;
+  const int64_t *offsets;  // of the taps
+  // Where the rows go as results: y, `ld` apart, with pixels in lanes; finished, but to sums, with channels in lanes.
+  // Null: as sums, kWidest apart.
+  float *y, *sums;
+  int64_t ld;
+  const float *scale, *shift, *residual;  // residual: of y; pixels in lanes alone
+  ConvBounds bounds;
+};
+constexpr int64_t kWidest = 4 * kLanes;
+
+// R rows of V vectors. kPixels: R output channels by V vectors of pixels; else R pixels by V vectors of channels.
+template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
+  const hn::ScalableTag<float> d;
+  GemmVec acc[R][V];
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) acc[r][v] = hn::Zero(d);
+  }
+  const float *w = t.w, *x = t.x;
+  for (int64_t c = 0; c < t.steps; ++c, x += t.stride) {
+    for (int64_t k = 0; k < t.taps; ++k, w += kPanel) {
+      const float *at = x + t.offsets[k];
+      const float *vectors = kPixels ? at : w, *factors = kPixels ? w : at;
+      GemmVec b[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) b[v] = hn::LoadU(d, vectors + v * kLanes);
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r) {
+        const auto a = hn::Set(d, factors[r]);
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
+      }
+    }
+  }
+  if (t.y) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) {
+        const auto scale = kPixels ? hn::Set(d, t.scale[r]) : hn::LoadU(d, t.scale + v * kLanes);
+        const auto shift = kPixels ? hn::Set(d, t.shift[r]) : hn::LoadU(d, t.shift + v * kLanes);
+        acc[r][v] = hn::MulAdd(acc[r][v], scale, shift);
+        if (kPixels && t.residual) acc[r][v] = hn::Add(acc[r][v], hn::LoadU(d, t.residual + r * t.ld + v * kLanes));
+        acc[r][v] = Clamp(d, t.bounds, acc[r][v]);
+      }
+    }
+  }
+  float *to = kPixels && t.y ? t.y : t.sums;
+  const int64_t ld = kPixels && t.y ? t.ld : kWidest;
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, to + r * ld + v * kLanes);
+  }
+}
+
+// As many vectors as n lanes need: at most two, or four where the registers hold them.
+template <bool kPixels, int R> HWY_INLINE void Widest(const ConvTile &t, int64_t n) {
+  if constexpr (kPixels && 2 * R <= kTileRows) {
+    if (n > 2 * kLanes) return Tile<kPixels, R, 4>(t);
+  }
+  if (n > kLanes) return Tile<kPixels, R, 2>(t);
+  return Tile<kPixels, R, 1>(t);
+}
+
+template <bool kPixels> HWY_NOINLINE void AnyTile(int64_t rows, const ConvTile &t, int64_t n) {
+  switch (rows) {
+    case 1: return Widest<kPixels, 1>(t, n);
+    case 2: return Widest<kPixels, 2>(t, n);
+    case 3: return Widest<kPixels, 3>(t, n);
+    case 4: return Widest<kPixels, 4>(t, n);
+    case 5: return Widest<kPixels, 5>(t, n);
+    case 6: return Widest<kPixels, 6>(t, n);
+#if HWY_TARGET <= HWY_AVX3
+    case 7: return Widest<kPixels, 7>(t, n);
+    case 8: return Widest<kPixels, 8>(t, n);
+    case 9: return Widest<kPixels, 9>(t, n);
+    case 10: return Widest<kPixels, 10>(t, n);
+    case 11: return Widest<kPixels, 11>(t, n);
+    case 12: return Widest<kPixels, 12>(t, n);
+#endif
+    default: return;
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
