@@ -85,24 +85,22 @@ Handle loaded(const std::string &name) { return Handle(::dlopen(name.c_str(), RT
 // A library that is not loaded, read as a file.
 struct File {
   fs::path path;
-  std::vector<char> bytes;
-  std::optional<Elf> elf;
+  ElfFile elf;
   std::set<std::string_view> exports;
+
+  explicit File(const fs::path &file) : path(file), elf(file) {
+    for (auto &s : elf->exports()) exports.insert(s.name);
+  }
 };
 
 std::unique_ptr<File> read(const fs::path &path) {
   std::error_code ignored;
   if (!fs::is_regular_file(path, ignored)) return nullptr;
-  auto file = std::make_unique<File>();
-  std::ifstream in(file->path = path, std::ios::binary);
-  file->bytes.assign(std::istreambuf_iterator<char>(in), {});
   try {
-    file->elf.emplace(file->bytes);
+    return std::make_unique<File>(path);
   } catch (const ElfError &) {
     return nullptr;  // another machine's: the linker looks further
   }
-  for (auto &s : file->elf->exports()) file->exports.insert(s.name);
-  return file;
 }
 
 // Where the linker looks for what a file needs. An RPATH holds for what the file's libraries need as well, unless they

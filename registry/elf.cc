@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 
 namespace opgraft {
 namespace {
@@ -305,5 +307,16 @@ std::optional<std::string_view> Elf::note(std::string_view owner, uint32_t type)
   }
   return found;
 }
+
+namespace {
+
+std::vector<char> bytes_of(const std::filesystem::path &file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+}  // namespace
+
+ElfFile::ElfFile(const std::filesystem::path &file) : bytes_(bytes_of(file)), elf_(bytes_) {}
 
 }  // namespace opgraft

@@ -5,6 +5,7 @@
 #include <elf.h>
 
 #include <cstdint>
+#include <filesystem>
 #include <map>
 #include <optional>
 #include <span>
@@ -75,6 +76,19 @@ class Elf {
   std::string_view strings_;
   std::map<uint16_t, std::string_view> wanted_;  // version indices of imports
   std::vector<Symbol> exports_;
+};
+
+// A file's bytes, and what they hold. Throws as Elf does, also where the file cannot be read.
+class ElfFile {
+ public:
+  explicit ElfFile(const std::filesystem::path &file);
+  ElfFile(const ElfFile &) = delete;
+  const Elf *operator->() const { return &elf_; }
+  const Elf &operator*() const { return elf_; }
+
+ private:
+  std::vector<char> bytes_;
+  Elf elf_;
 };
 
 }  // namespace opgraft

@@ -7,6 +7,7 @@
 #include <new>
 
 #include "opgraft/op.h"
+#include "registry/elf.h"
 #include "registry/library.h"
 
 namespace opgraft {
@@ -129,7 +130,7 @@ std::shared_ptr<ForeignOp> ForeignOp::load(const std::filesystem::path &file, co
   op->init_ = op->library_->symbol(function + "Init");
   op->infer_shape_ = op->library_->symbol(function + "InferShape");
   op->infer_type_ = op->library_->symbol(function + "InferType");
-  op->strings_ = string_symbols(op->library_->path()).abi;
+  op->strings_ = string_symbols(*ElfFile(op->library_->path())).abi;
   return op;
 }
 

@@ -4,8 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
 #include <map>
 #include <mutex>
 
@@ -56,20 +54,18 @@ bool loaded_before(const fs::path &file) {
 
 FileKind examine_kind(const fs::path &file) {
   identify(file);
-  std::ifstream in(file, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
   FileKind kind;
   try {
-    Elf elf(bytes);
-    kind.native = elf.note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE).has_value();
-    for (auto &s : elf.exports()) {
+    const ElfFile elf(file);
+    kind.native = elf->note(OPGRAFT_NOTE_OWNER, OPGRAFT_NOTE_TYPE).has_value();
+    for (auto &s : elf->exports()) {
       constexpr std::string_view kPrefix = "opgraft_op_";
       if (kind.native && s.name.starts_with(kPrefix)) kind.names.emplace_back(s.name.substr(kPrefix.size()));
       if (kind.native || s.is_object || s.name.starts_with('_')) continue;
       // FuncInit and its like belong to Func.
       bool part = false;
       for (std::string_view suffix : {"Init", "InferShape", "InferType"})
-        part |= s.name.ends_with(suffix) && elf.find(s.name.substr(0, s.name.size() - suffix.size()));
+        part |= s.name.ends_with(suffix) && elf->find(s.name.substr(0, s.name.size() - suffix.size()));
       if (!part) kind.names.emplace_back(s.name);
     }
   } catch (const ElfError &e) {

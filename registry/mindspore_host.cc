@@ -6,6 +6,7 @@
 
 #include <cstdlib>
 
+#include "registry/elf.h"
 #include "registry/functions.h"
 #include "registry/library.h"
 #include "registry/mindspore_probe.h"
@@ -24,7 +25,7 @@ HostReport::Verdict by_symbols(const std::filesystem::path &file, bool native, C
     check.detail = "opgraft's operators read attributes whatever ABI they were built with";
     return HostReport::kLoads;
   }
-  auto symbols = string_symbols(file);
+  auto symbols = string_symbols(*ElfFile(file));
   if (symbols.none) {
     check.detail = "it can hold no std::string, so it asks for no attribute";
     return HostReport::kLoads;

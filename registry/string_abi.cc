@@ -1,18 +1,12 @@
 #include "registry/string_abi.h"
 
 #include <algorithm>
-#include <fstream>
-#include <iterator>
-#include <vector>
 
 #include "registry/elf.h"
 
 namespace opgraft {
 
-StringSymbols string_symbols(const std::filesystem::path &file) {
-  std::ifstream in(file, std::ios::binary);
-  std::vector<char> bytes{std::istreambuf_iterator<char>(in), {}};
-  Elf elf(bytes);
+StringSymbols string_symbols(const Elf &elf) {
   bool old_names = false, new_names = false, frees = false;
   auto look = [&](std::string_view name) {
     new_names |= name.find("__cxx1112basic_string") != name.npos;

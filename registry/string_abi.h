@@ -3,12 +3,13 @@
 
 #include <cstdint>
 #include <cstring>
-#include <filesystem>
 #include <new>
 #include <string>
 #include <string_view>
 
 namespace opgraft {
+
+class Elf;
 
 // kEither: nothing tells.
 enum class StringAbi { kOld, kNew, kEither };
@@ -20,7 +21,7 @@ struct StringSymbols {
   bool none = false;     // it can hold no std::string at all
   bool not_old = false;  // if it builds strings, they are new ones: the old one's code is always called by name
 };
-StringSymbols string_symbols(const std::filesystem::path &file);
+StringSymbols string_symbols(const Elf &elf);
 
 // Of a std::string passed by value, by its memory alone: in both its first word points at the characters. kEither
 // where that fits both, which takes a long name and a coincidence.

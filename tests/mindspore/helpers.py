@@ -29,6 +29,13 @@ def compile_so(source, so, *flags):
     return str(so)
 
 
+def compile_text(folder, text, *flags):
+    """The same of a source's text, in the folder."""
+    source = pathlib.Path(folder) / "op.cc"
+    source.write_text(text)
+    return compile_so(source, source.with_suffix(".so"), *flags)
+
+
 def compile_kernels(folder, build="old std::string", name="kernels"):
     """kernels.cc, or the file of that name beside it; its path."""
     return compile_so(HERE / f"{name}.cc", pathlib.Path(folder) / f"{name}.so", *BUILDS[build])

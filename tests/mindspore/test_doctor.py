@@ -5,7 +5,7 @@ import shutil
 
 import opgraft
 import pytest
-from helpers import BUILDS, compile_kernels, compile_so, customs, doctor, one_custom
+from helpers import BUILDS, compile_kernels, compile_so, compile_text, customs, doctor, one_custom
 
 PLAIN = (
     'extern "C" int Op(int, void **params, int *, long **, const char **, void *, void *) {\n'
@@ -24,11 +24,7 @@ def kernels(build):
 
 
 def source(text, *flags):
-    def make(folder):
-        (folder / "op.cc").write_text(text)
-        return compile_so(folder / "op.cc", folder / "op.so", *flags)
-
-    return make
+    return lambda folder: compile_text(folder, text, *flags)
 
 
 def plain(factor, declare="", *flags):

@@ -14,7 +14,7 @@ import opgraft
 import opgraft.build
 import opgraft.mindspore
 import pytest
-from helpers import BUILDS, HERE, compile_kernels, compile_so, doctor, one_custom
+from helpers import BUILDS, HERE, compile_kernels, compile_text, doctor, one_custom
 from hosts import Host
 
 x = np.arange(6, dtype=np.float32).reshape(2, 3)
@@ -38,6 +38,13 @@ def faults(tmp_path_factory):
 def _eager():
     ms.set_context(mode=ms.PYNATIVE_MODE)
     opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
+
+
+def given_to_mindspore(text, folder):
+    """(file, exit code, line, what else it wrote) of a source's function Op there, its shape and dtype inferred by
+    Python."""
+    so = compile_text(folder, text)
+    return so, *one_custom("pynative", f"{so}:Op", folder, {"infer": "python"})
 
 
 # 1. A .so of the other std::string than MindSpore's.
@@ -95,10 +102,8 @@ def test_2_a_failure_of_dlopen(tmp_path):
 
 
 def test_2_an_exception_that_is_no_std_exception_ends_mindspore(tmp_path):
-    source = tmp_path / "throws.cc"
-    source.write_text('extern "C" int Op(int, void **, int *, long **, const char **, void *, void *) { throw 42; }')
-    so = compile_so(source, tmp_path / "throws.so")
-    code, said, log = one_custom("pynative", f"{so}:Op", tmp_path, {"infer": "python"})
+    text = 'extern "C" int Op(int, void **, int *, long **, const char **, void *, void *) { throw 42; }'
+    so, code, said, log = given_to_mindspore(text, tmp_path)
     assert code == -6 and said == "" and "terminate called after throwing an instance of 'int'" in log
     with pytest.raises(RuntimeError, match=f"Op: Op of {so} failed with an exception that is no std::exception"):
         OURS.custom(f"{so}:Op", lambda a: a, lambda a: a)(x)
@@ -119,10 +124,8 @@ def test_3_a_missing_function(faults):
 
 
 def test_3_a_function_that_the_file_calls_and_nobody_has(tmp_path):
-    source = tmp_path / "calls.cc"
-    source.write_text('extern "C" int nowhere(); extern "C" int Op(int, void **) { return nowhere(); }')
-    so = compile_so(source, tmp_path / "calls.so")
-    code, said, log = one_custom("pynative", f"{so}:Op", tmp_path, {"infer": "python"})
+    text = 'extern "C" int nowhere(); extern "C" int Op(int, void **) { return nowhere(); }'
+    so, code, said, log = given_to_mindspore(text, tmp_path)
     assert code == 127 and said == "" and "symbol lookup error" in log  # the process ends
     with pytest.raises(RuntimeError, match=f"{so}: undefined symbol: nowhere"):
         OURS.custom(f"{so}:Op")
