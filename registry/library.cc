@@ -21,6 +21,7 @@
 #include "registry/descriptor.h"
 #include "registry/digest.h"
 #include "registry/elf.h"
+#include "registry/string_abi.h"
 
 namespace opgraft {
 namespace fs = std::filesystem;
@@ -97,6 +98,7 @@ struct Loading {
   std::string symbols();
   std::string descriptor();
   std::string function_symbol();
+  std::string vectors();
   std::string dependencies();
   std::string open();
   std::string score();
@@ -209,6 +211,12 @@ std::string Loading::function_symbol() {
   refuse(fmt::format("symbol {} is missing: the file does not export it", function));
 }
 
+std::string Loading::vectors() {
+  if (has_debug_vectors(*elf))
+    refuse("is built with _GLIBCXX_DEBUG, whose std::vector has another layout than the host's; build it without");
+  return "";
+}
+
 std::string Loading::descriptor() {
   for (auto &m : manifests) descriptor_in(*elf, *elf->find("opgraft_op_" + m.name), m);
   return "agrees with op.yaml";
@@ -273,10 +281,14 @@ constexpr Step kNative[] = {{"file", &Loading::file},
                             {"dependencies", &Loading::dependencies},
                             {"dlopen", &Loading::open},
                             {"score", &Loading::score}};
-constexpr Step kForeign[] = {
-    {"file", &Loading::file},     {"whitelist", &Loading::allowed},       {"elf", &Loading::header},
-    {"digest", &Loading::digest}, {"symbols", &Loading::function_symbol}, {"dependencies", &Loading::dependencies},
-    {"dlopen", &Loading::open}};
+constexpr Step kForeign[] = {{"file", &Loading::file},
+                             {"whitelist", &Loading::allowed},
+                             {"elf", &Loading::header},
+                             {"digest", &Loading::digest},
+                             {"symbols", &Loading::function_symbol},
+                             {"vectors", &Loading::vectors},
+                             {"dependencies", &Loading::dependencies},
+                             {"dlopen", &Loading::open}};
 
 std::shared_ptr<const Library> run(Loading &l, std::span<const Step> steps, std::vector<Check> *report) {
   for (auto &step : steps) {

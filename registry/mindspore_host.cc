@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "registry/elf.h"
@@ -20,12 +21,12 @@ constexpr const char *kSilently =
     "MindSpore fails when the operator is first used, with an empty message; the cause is in its log only";
 
 // What the std::string of its symbols means.
-HostReport::Verdict by_symbols(const std::filesystem::path &file, bool native, Check &check) {
+HostReport::Verdict by_symbols(const Elf &elf, bool native, Check &check) {
   if (native) {
     check.detail = "opgraft's operators read attributes whatever ABI they were built with";
     return HostReport::kLoads;
   }
-  auto symbols = string_symbols(*ElfFile(file));
+  auto symbols = string_symbols(elf);
   if (symbols.none) {
     check.detail = "it can hold no std::string, so it asks for no attribute";
     return HostReport::kLoads;
@@ -41,6 +42,14 @@ HostReport::Verdict by_symbols(const std::filesystem::path &file, bool native, C
   check.detail += ": MindSpore crashes without a message when such a file asks for an attribute; ";
   check.detail += kBuild;
   return HostReport::kMayCrash;
+}
+
+// Of a file with another std::vector: MindSpore passes one to and from these, else only where the file asks for it.
+HostReport::Verdict of_debug_vectors(const Elf &elf, const std::vector<std::string> &functions) {
+  const bool infers = std::any_of(functions.begin(), functions.end(), [&](auto &function) {
+    return elf.find(function + "InferShape") || elf.find(function + "InferType");
+  });
+  return infers ? HostReport::kCrashes : HostReport::kMayCrash;
 }
 
 // What calling every function told; where it told nothing the verdict by symbols stays. A file has one ABI, unless its
@@ -95,6 +104,12 @@ HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
     return refuse("functions",
                   "exports no function that MindSpore could call; MindSpore finds out at the first launch");
   report.checks.push_back({"functions", fmt::format("{}", fmt::join(kind.names, ", ")), true});
+  const ElfFile elf(file);
+  if (has_debug_vectors(*elf))
+    return refuse("std::vector",
+                  "built with _GLIBCXX_DEBUG, whose std::vector has another layout than MindSpore's: it crashes where "
+                  "it takes or gives one, as by InferShape, InferType and attributes; build it without",
+                  of_debug_vectors(*elf, kind.names));
   Check whitelist{"whitelist", "MS_CUSTOM_AOT_WHITE_LIST is not set", true};
   if (auto *folder = std::getenv("MS_CUSTOM_AOT_WHITE_LIST")) {  // one; set to nothing it allows nothing
     const auto real = std::filesystem::canonical(file);
@@ -135,7 +150,7 @@ HostReport examine_for_mindspore(const std::filesystem::path &file, bool call) {
     return refuse(step.step, fmt::format("{}; {}", step.detail, kSilently));
   }
   Check strings{"std::string", "", true}, calls{"calls", "", true};
-  report.verdict = by_symbols(file, kind.native, strings);
+  report.verdict = by_symbols(*elf, kind.native, strings);
   const bool told = call && !kind.native;
   if (told) report.verdict = by_calls(file, kind.names, report.verdict, calls);
   strings.ok |= report.verdict == HostReport::kLoads;  // the calls know better

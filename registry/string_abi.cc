@@ -24,6 +24,12 @@ StringSymbols string_symbols(const Elf &elf) {
   return out;
 }
 
+bool has_debug_vectors(const Elf &elf) {
+  auto is_debug = [](auto &s) { return s.name.find("11__gnu_debug") != s.name.npos; };
+  return std::any_of(elf.undefined.begin(), elf.undefined.end(), is_debug) ||
+         std::any_of(elf.exports().begin(), elf.exports().end(), is_debug);  // with -static-libstdc++
+}
+
 namespace {
 
 // An old string's characters follow {length, capacity, number of further owners}. Looked at only where that lies in

@@ -23,6 +23,10 @@ struct StringSymbols {
 };
 StringSymbols string_symbols(const Elf &elf);
 
+// Whether its symbols say that a file is built with _GLIBCXX_DEBUG, which makes std::vector a larger class: what the
+// host takes for a vector is none, and the reverse.
+bool has_debug_vectors(const Elf &elf);
+
 // Of a std::string passed by value, by its memory alone: in both its first word points at the characters. kEither
 // where that fits both, which takes a long name and a coincidence.
 StringAbi string_abi(const void *argument);

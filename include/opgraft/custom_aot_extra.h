@@ -18,6 +18,9 @@
 #include <type_traits>
 #include <vector>
 
+static_assert(sizeof(std::vector<int64_t>) == 3 * sizeof(void *),
+              "MindSpore's std::vector is of three pointers: build operators without _GLIBCXX_DEBUG");
+
 // State that Init leaves for the launches; the host deletes it.
 class AotKernelData {
  public:

@@ -16,6 +16,9 @@
 
 namespace opgraft::mindspore {
 
+static_assert(sizeof(std::vector<int64_t>) == 3 * sizeof(void *),
+              "MindSpore's std::vector is of three pointers: build operators without _GLIBCXX_DEBUG");
+
 // AotExtra: vptr, workspace list, kernel data; 40 bytes. Never built here, only read.
 struct AotExtra {
   void **vtable;

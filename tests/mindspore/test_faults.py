@@ -14,13 +14,14 @@ import opgraft
 import opgraft.build
 import opgraft.mindspore
 import pytest
+from foreign import TAKES_VECTORS
 from helpers import BUILDS, HERE, compile_kernels, compile_text, doctor, one_custom
 from hosts import Host
 
 x = np.arange(6, dtype=np.float32).reshape(2, 3)
 OURS = Host(opgraft)
 THEIRS = Host(ms)
-SEGFAULT = -11
+SEGFAULT, ABORT = -11, -6
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +88,23 @@ def test_1_an_operator_of_opgraft_in_mindspore_whatever_its_author_s_flags(flags
     ours = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert ours.stdout.strip() == said, ours.stderr
     assert doctor(so) == (0, "loads: MindSpore loads it")
+
+
+def test_1_an_operator_of_opgraft_with_debug_vectors_is_not_built(tmp_path, monkeypatch):
+    """_GLIBCXX_DEBUG gives std::vector four more words; MindSpore passes it some."""
+    monkeypatch.setenv("CXXFLAGS", "-D_GLIBCXX_DEBUG")
+    with pytest.raises(RuntimeError, match="of three pointers: build operators without _GLIBCXX_DEBUG"):
+        opgraft.build.build(HERE / "all_kinds", tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_1_debug_vectors_of_others(tmp_path):
+    so = compile_text(tmp_path, TAKES_VECTORS, "-D_GLIBCXX_DEBUG")
+    code, said, log = one_custom("pynative", f"{so}:Op", tmp_path)
+    assert code in (ABORT, SEGFAULT) and said == "" and "_GLIBCXX_DEBUG" not in log
+    assert doctor(so) == (1, "crashes: MindSpore would crash")
+    with pytest.raises(RuntimeError, match=f"{so}: is built with _GLIBCXX_DEBUG"):
+        OURS.custom(f"{so}:Op")
 
 
 # 2. Failures in Init and dlopen have an empty message (Init: test_rows.py has all of them).

@@ -28,6 +28,18 @@ def cache(tmp_path_factory):
         os.environ["OPGRAFT_CACHE"] = before
 
 
+# Without MindSpore's header, whose classes opgraft's copy of it refuses to lay out otherwise.
+TAKES_VECTORS = """#include <cstdint>
+#include <vector>
+extern "C" std::vector<int64_t> OpInferShape(int *n, int64_t **s, void *) { return {s[0], s[0] + n[0]}; }
+extern "C" int OpInferType(std::vector<int> types, void *) { return types[0]; }
+extern "C" int Op(int, void **params, int *, int64_t **, const char **, void *, void *) {
+  for (int i = 0; i < 6; ++i) static_cast<float *>(params[1])[i] = 2 * static_cast<float *>(params[0])[i];
+  return 0;
+}
+"""
+
+
 class Net(nn.Cell):
     def __init__(self, custom):
         super().__init__()

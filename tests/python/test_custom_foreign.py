@@ -1,5 +1,6 @@
 """ops.Custom of operators made for MindSpore: eager, in a Cell's graph, in a model file."""
 
+import re
 import subprocess
 import threading
 
@@ -7,7 +8,7 @@ import numpy as np
 import opgraft
 import opgraft.compile
 import pytest
-from foreign import SOURCES, Net, cache, graph_mode, so, x  # noqa: F401
+from foreign import SOURCES, TAKES_VECTORS, Net, cache, graph_mode, so, x  # noqa: F401
 from opgraft import Tensor, nn, ops
 from opgraft.ops import CustomRegOp, DataType
 
@@ -158,6 +159,26 @@ def test_symbols_that_tell_the_wrong_string_abi(tmp_path):
     for mode in ("abc", "a mode of more than fifteen characters"):
         np.testing.assert_array_equal(ops.Custom(f"{file}:Op", **declared, mode=mode)(x), len(mode) * x)
     np.testing.assert_array_equal(ops.Custom(f"{file}:Op", **declared)(x), 4 * x)
+
+
+@pytest.mark.parametrize("flags", [["-O0"], ["-O3"], ["-O3", "-static-libstdc++"]], ids=" ".join)
+def test_debug_vectors_are_refused(flags, tmp_path):
+    """_GLIBCXX_DEBUG gives std::vector four more words."""
+    (tmp_path / "op.cc").write_text(TAKES_VECTORS)
+    command = ["g++", *flags, "-shared", "-fPIC", tmp_path / "op.cc", "-o"]
+    subprocess.run([*command, tmp_path / "plain.so"], check=True)
+    np.testing.assert_array_equal(ops.Custom(f"{tmp_path / 'plain.so'}:Op")(x), 2 * x)
+    file = tmp_path / "debug.so"
+    subprocess.run([*command, file, "-D_GLIBCXX_DEBUG"], check=True)
+    why = f"{re.escape(str(file))}: is built with _GLIBCXX_DEBUG, whose std::vector has another layout than the host's"
+    with pytest.raises(RuntimeError, match=why):
+        ops.Custom(f"{file}:Op")
+
+
+def test_debug_vectors_do_not_compile_with_the_header(monkeypatch):
+    monkeypatch.setenv("CXXFLAGS", "-D_GLIBCXX_DEBUG")
+    with pytest.raises(RuntimeError, match="of three pointers: build operators without _GLIBCXX_DEBUG"):
+        so("scale")
 
 
 CUSTOMS = {

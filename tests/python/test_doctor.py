@@ -7,6 +7,7 @@ from pathlib import Path
 
 import opgraft
 import pytest
+from foreign import TAKES_VECTORS
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(opgraft.__file__).parents[2]
@@ -39,6 +40,17 @@ def test_a_file_whose_constructor_ends_the_process(tmp_path):
     )
     subprocess.run(["g++", "-shared", "-fPIC", tmp_path / "op.cc", "-o", tmp_path / "op.so"], check=True)
     assert "FAIL dlopen: ends the process that opens it" in doctor("--host", "mindspore", tmp_path / "op.so", rc=1)
+
+
+@pytest.mark.parametrize("infers,verdict", [(True, "crashes: "), (False, "may crash: ")])
+def test_debug_vectors(tmp_path, infers, verdict):
+    (tmp_path / "op.cc").write_text(TAKES_VECTORS if infers else TAKES_VECTORS.replace("OpInfer", "_Part"))
+    file = tmp_path / "op.so"
+    subprocess.run(["g++", "-D_GLIBCXX_DEBUG", "-shared", "-fPIC", tmp_path / "op.cc", "-o", file], check=True)
+    for more in ([], ["--probe"]):
+        told = doctor("--host", "mindspore", *more, file, rc=1)
+        assert "FAIL std::vector: built with _GLIBCXX_DEBUG, whose std::vector has another layout" in told
+        assert told.splitlines()[-1].startswith(verdict)
 
 
 def test_the_white_list_is_mindspore_s(tmp_path, monkeypatch):
