@@ -1,6 +1,6 @@
 """Prints docs/conformance.md: every row of rows.py, run in MindSpore and in opgraft.
 
-./build.sh test --all runs the rows; this only writes them down:
+test_rows.py runs the rows and compares the document; this only writes it down:
 cd build/mindspore && PYTHONPATH=../python ../../.venv-mindspore/bin/python ../../tests/mindspore/conformance.py
 """
 
@@ -8,7 +8,6 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
-import conftest  # noqa: F401  sets MindSpore's device
 import mindspore as ms
 from helpers import BUILDS
 from hosts import WAYS, Files, in_mindspore, in_opgraft, same
@@ -48,21 +47,19 @@ def message(run, *args):
 
 def table(head, rows):
     widths = [max(len(r[i]) for r in [head, *rows]) for i in range(len(head))]
-    for r in [head, tuple("-" * w for w in widths), *rows]:
-        print("| " + " | ".join(c.ljust(w) for c, w in zip(r, widths)) + " |")
+    lines = [head, tuple("-" * w for w in widths), *rows]
+    return "".join("| " + " | ".join(c.ljust(w) for c, w in zip(r, widths)) + " |\n" for r in lines)
 
 
-def main():
-    files = {build: Files(build) for build in BUILDS}
+def document(files):
+    """The whole of it; `files` are the kernels in every build."""
     theirs = files["old std::string"]
     rows = []
     for name, row in ROWS.items():
         want = in_mindspore(row, theirs, ms.PYNATIVE_MODE)
         in_mindspore(row, theirs, ms.GRAPH_MODE)
         rows.append((name.replace("_", " "), "runs", *(outcome(row, files[b], want) for b in BUILDS)))
-    print(TITLE)
-    table(("row", f"MindSpore {ms.__version__}", *(f"opgraft: {b}" for b in BUILDS)), rows)
-    print("\nFailures, with the first line of each message:\n")
+    text = f"{TITLE}\n{table(('row', f'MindSpore {ms.__version__}', *(f'opgraft: {b}' for b in BUILDS)), rows)}"
     rows = []
     for name, (row, pattern, _) in FAILURES.items():
         texts = [message(in_mindspore, row, theirs, ms.PYNATIVE_MODE)]
@@ -70,8 +67,10 @@ def main():
         assert texts[0] or pattern == EMPTY, name
         texts = [t.replace(theirs.kernels, "kernels.so").replace("|", "\\|") for t in texts]
         rows.append((name.replace("_", " "), texts[0] or "(empty)", texts[1]))
-    table(("row", f"MindSpore {ms.__version__}", "opgraft"), rows)
+    text += "\nFailures, with the first line of each message:\n\n"
+    return text + table(("row", f"MindSpore {ms.__version__}", "opgraft"), rows)
 
 
 if __name__ == "__main__":
-    main()
+    ms.set_device("CPU")
+    print(document({build: Files(build) for build in BUILDS}), end="")
