@@ -2,19 +2,7 @@
 # build.sh's own promises: usage, refusals that name the cause, and no reinstall on a second run.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-failures=0
-# expect NAME EXIT_CODE PATTERN COMMAND…
-expect() {
-  local name=$1 code=$2 pattern=$3 output rc=0
-  shift 3
-  output=$("$@" 2>&1 </dev/null) || rc=$?
-  if [ "$rc" = "$code" ] && grep -qE -- "$pattern" <<<"$output"; then
-    echo "ok: $name"
-  else
-    printf 'not ok: %s: expected exit code %s and "%s", got %s and\n%s\n' "$name" "$code" "$pattern" "$rc" "$output"
-    failures=$((failures + 1))
-  fi
-}
+source tests/shell/expect.sh
 expect "help lists the commands" 0 'test --all' ./build.sh help
 expect "an unknown command is refused" 2 'unknown command nonsense' ./build.sh nonsense
 expect "op without a folder is refused" 1 'op takes one operator folder' ./build.sh op
