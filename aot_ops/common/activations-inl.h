@@ -23,66 +23,97 @@ template <class D, class V = hn::Vec<D>> HWY_INLINE V Clamp(D d, V x, float low,
   return hn::Min(hn::Set(d, high), hn::Max(hn::Set(d, low), x));
 }
 
-// x = n ln2 + r, |r| <= ln2 / 2, for |x| < 2^15: n by adding 1.5 * 2^23 + kBias, which leaves n + kBias in the low bits
-// of `biased`. ln2 in two parts, the first of few bits: n times it is exact, with and without FMA.
+// Powers of two with a fraction of kFractionBits bits, by a permutation of one vector; SSE4 has none and no fraction.
+#if HWY_TARGET == HWY_AVX3
+constexpr int kFractionBits = 4;
+#elif HWY_TARGET == HWY_AVX2
+constexpr int kFractionBits = 3;
+#else
+constexpr int kFractionBits = 0;
+#endif
+alignas(64) constexpr float kFractions[16] = {
+    1.0f,         1.044273782f, 1.090507733f, 1.138788635f, 1.189207115f, 1.241857812f, 1.296839555f, 1.354255547f,
+    1.414213562f, 1.476826146f, 1.542210825f, 1.610490332f, 1.681792831f, 1.756252160f, 1.834008086f, 1.915206561f};
+
+// x = n ln2 + r for |x| < 2^15, n with kFractionBits: by adding 1.5 * 2^(23 - kFractionBits), which leaves n in the low
+// bits of `biased`. ln2 in two parts, the first of few bits: n times it is exact, with and without FMA; half types take
+// it in one. |r| <= ln2 / 2 >> kFractionBits.
 template <class V> struct Reduced { V biased, n, r; };
-template <int kBias, class D, class V = hn::Vec<D>> HWY_INLINE Reduced<V> Reduce(D d, V x) {
-  const V magic = hn::Set(d, 12582912.0f + kBias);
+template <class T, class D, class V = hn::Vec<D>> HWY_INLINE Reduced<V> Reduce(D d, V x) {
+  const V magic = hn::Set(d, 12582912.0f / (1 << kFractionBits));
   const V biased = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), magic);
   const V n = hn::Sub(biased, magic);
+  if constexpr (!std::is_same_v<T, float>) return {biased, n, hn::NegMulAdd(n, hn::Set(d, 0.69314718056f), x)};
   const V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   return {biased, n, hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r)};
 }
-
-// e^(kSign r) for |r| <= ln2 / 2, relative error 3.1e-9 before rounding: minimax, the first two coefficients held at 1.
-template <int kSign, class D, class V = hn::Vec<D>> HWY_INLINE V SmallExp(D d, V r) {
-  constexpr float s = kSign;
-  return Polynomial(d, r, 1.381458482e-3f, s * 8.368724026e-3f, 4.166838899e-2f, s * 1.666652113e-1f, 4.999999404e-1f,
-                    s * 1.0f, 1.0f);
+// 2^(the fraction of n).
+template <class D, class V = hn::Vec<D>> HWY_INLINE V Fraction(D d, V biased) {
+#if HWY_TARGET == HWY_AVX3
+  return V{_mm512_permutexvar_ps(_mm512_castps_si512(biased.raw), _mm512_load_ps(kFractions))};
+#elif HWY_TARGET == HWY_AVX2
+  const V table = hn::ConcatEven(d, hn::Load(d, kFractions + 8), hn::Load(d, kFractions));
+  return V{_mm256_permutevar8x32_ps(table.raw, _mm256_castps_si256(biased.raw))};
+#else
+  return hn::Set(d, 1.0f);
+#endif
+}
+// v times 2^(n without its fraction), by its exponent, which must hold it.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V AddExponent(D d, V v, V biased) {
+  const hn::RebindToSigned<D> di;
+  const auto whole = hn::And(hn::BitCast(di, biased), hn::Set(di, -(1 << kFractionBits)));
+  return hn::BitCast(d, hn::Add(hn::BitCast(di, v), hn::ShiftLeft<23 - kFractionBits>(whole)));
 }
 
-// e^x, at most 1 ulp on [-87.3, 88.7]; smaller x give 0, larger inf; NaN stays NaN.
+// e^(kSign r), the relative error before rounding at most 2.6e-8 (SSE4 3.1e-9, AVX-512 1.6e-9), 3.5e-6 for half types.
+// Minimax; the first two coefficients are held at 1, of half types one.
+template <int kSign, class T, class D, class V = hn::Vec<D>> HWY_INLINE V SmallExp(D d, V r) {
+  constexpr float s = kSign;
+  constexpr bool kHalf = !std::is_same_v<T, float>;
+  if constexpr (kFractionBits == 4 && kHalf) return Polynomial(d, r, 4.999998510e-1f, s * 1.000058532f, 1.0f);
+  else if constexpr (kFractionBits == 4) return Polynomial(d, r, s * 1.666671783e-1f, 5.000161529e-1f, s * 1.0f, 1.0f);
+  else if constexpr (kFractionBits == 3 && kHalf) return Polynomial(d, r, 4.999986887e-1f, s * 1.000233531f, 1.0f);
+  else if constexpr (kFractionBits == 3) return Polynomial(d, r, s * 1.666685790e-1f, 5.000645518e-1f, s * 1.0f, 1.0f);
+  else if constexpr (kHalf)
+    return Polynomial(d, r, 4.151374102e-2f, s * 1.678752154e-1f, 5.000301600e-1f, s * 9.999668002e-1f, 1.0f);
+  else
+    return Polynomial(d, r, 1.381458482e-3f, s * 8.368724026e-3f, 4.166838899e-2f, s * 1.666652113e-1f, 4.999999404e-1f,
+                      s * 1.0f, 1.0f);
+}
+
+// e^x, at most 2 ulp on [-87.3, 88.7]; smaller x give 0, larger inf; NaN stays NaN.
 template <class D, class V = hn::Vec<D>> HWY_INLINE V Exp(D d, V x) {
-  const auto t = Reduce<0>(d, Clamp(d, x, -87.33655f, 89.0f));
-  const V e = SmallExp<1>(d, t.r);
+  const auto t = Reduce<float>(d, Clamp(d, x, -87.33655f, 89.0f));
+  V e = SmallExp<1, float>(d, t.r);
+  if constexpr (kFractionBits > 0) e = hn::Mul(e, Fraction(d, t.biased));
   const auto normal = hn::Not(hn::Lt(x, hn::Set(d, -87.33655f)));
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_maskz_scalef_ps(normal.raw, e.raw, t.n.raw)};
 #else
-  // Added to the exponent, which holds the result where it is finite; Inf and NaN by x + inf.
-  const hn::RebindToSigned<D> di;
-  const V y = hn::BitCast(d, hn::Add(hn::BitCast(di, e), hn::ShiftLeft<23>(hn::BitCast(di, t.biased))));
+  // Inf and NaN by x + inf.
   const V beyond = hn::Add(x, hn::Set(d, HUGE_VALF));
-  return hn::IfThenElseZero(normal, hn::IfThenElse(hn::Le(x, hn::Set(d, 88.72283f)), y, beyond));
+  const V y = hn::IfThenElse(hn::Le(x, hn::Set(d, 88.72283f)), AddExponent(d, e, t.biased), beyond);
+  return hn::IfThenElseZero(normal, y);
 #endif
 }
 
 // The logistic function by parts: e^z = s / q, so that 1 / (1 + e^-z) = s / (s + q) and 1 / (1 + e^z) = q / (s + q),
-// both without cancellation. s = 2^n is made of its exponent's bits: |z| <= 88.02, and 0 for z < -87.68. T, what the
-// result will be stored as: 3e-6 is enough for 11 bits, with ln2 in one part.
+// both without cancellation. s = 2^n, made of its exponent's bits: |z| <= 88.03; below -87.33 it is not normal, and 0
+// for n = -127. T, what the result will be stored as: 3.7e-6 is enough for 11 bits.
 template <class V> struct LogisticParts { V s, q; };
 template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE LogisticParts<V> Logistic(D d, V z) {
-  const hn::RebindToSigned<D> di;
-  if constexpr (std::is_same_v<T, float>) {
-    const auto t = Reduce<127>(d, z);
-    return {hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, t.biased))), SmallExp<-1>(d, t.r)};
-  } else {
-    const V magic = hn::Set(d, 12582912.0f + 127);
-    const V biased = hn::MulAdd(z, hn::Set(d, 1.44269504088896341f), magic);
-    const V r = hn::NegMulAdd(hn::Sub(biased, magic), hn::Set(d, 0.69314718056f), z);
-    return {hn::BitCast(d, hn::ShiftLeft<23>(hn::BitCast(di, biased))),
-            Polynomial(d, r, 4.151374102e-2f, -1.678752154e-1f, 5.000301600e-1f, -9.999668002e-1f, 1.0f)};
-  }
+  const auto t = Reduce<T>(d, z);
+  return {AddExponent(d, Fraction(d, t.biased), t.biased), SmallExp<-1, T>(d, t.r)};
 }
-constexpr float kLogisticRange = 88.0f;
+constexpr float kLogisticRange = 88.0297f;  // 127 ln2, so that s is 0 and no less at its end
 
-// 1 / (1 + e^-x), 0 for x < -87.68.
+// 1 / (1 + e^-x); between 0 and 2^-126 for x < -87.33, 0 for x <= -88.03.
 template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE V Sigmoid(D d, V x) {
   const auto p = Logistic<T>(d, Clamp(d, x, -kLogisticRange, kLogisticRange));
   return hn::Div(p.s, hn::Add(p.s, p.q));
 }
 
-// x / (1 + e^-x), 0 for x < -87.68; x = -inf gives NaN, as -inf / inf does and PyTorch and NumPy do.
+// x / (1 + e^-x), off by up to 2^-120 for x < -87.33; x = -inf gives NaN, as -inf / inf does and PyTorch and NumPy do.
 template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE V Silu(D d, V x) {
   return hn::Mul(x, Sigmoid<T>(d, x));
 }

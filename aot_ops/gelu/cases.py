@@ -12,7 +12,8 @@ def gelu(x, approximate="none"):
 
 
 REFERENCE = {"FusedGeLU": gelu}
-# exp is good to 1 ulp, 2 roundings; the sum, the quotient or product, and the twin round: 8 at most. Halves round once each.
+# exp is good to 2 ulp, 4 roundings; the sum, the quotient, the product and the twin round: 8. Halves round
+# once each.
 TOLERANCE = {"float32": 8 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.01 * 2.0**-8}
 SMALLEST = 2.0**-24  # float16's smallest step
 

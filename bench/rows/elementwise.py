@@ -13,6 +13,19 @@ def silu(x):
     return x / (1 + np.exp(-x))
 
 
+def gelu(x):
+    return 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3)))
+
+
+def gelu_slope(x):
+    t = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
+    return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x * x)
+
+
+def numpy_gelu(x):
+    return 0.5 * x * (1 + np.tanh(0.7978845608 * (x + 0.044715 * x * x * x)))
+
+
 def mindspore_swiglu(ms):
     def f(x, gate):
         return x * ms.ops.silu(gate)
@@ -20,6 +33,67 @@ def mindspore_swiglu(ms):
     return f
 
 
+def mindspore_interleaved(ms):
+    def f(x):
+        return x[:, ::2] * ms.ops.silu(x[:, 1::2])
+
+    return f
+
+
+def mindspore_halves(ms):
+    def f(x):
+        gate, up = ms.ops.split(x, x.shape[-1] // 2, -1)
+        return ms.ops.silu(gate) * up
+
+    return f
+
+
+def mindspore_gelu(ms):
+    def f(x):
+        return ms.ops.gelu(x, approximate="tanh")
+
+    return f
+
+
+def mindspore_gelu_grad(ms):
+    from mindspore.ops.auto_generate import GeLUGrad
+
+    grad = GeLUGrad()
+
+    def f(x, dy):  # GeLUGrad's third operand, the forward result, is not read
+        return grad(dy, x, x)
+
+    return f
+
+
+def onnx_interleaved(g, x):
+    axes, step, end = (g.const(np.array([v], np.int64)) for v in (1, 2, 2**62))
+    even, odd = (g.node("Slice", x, g.const(np.array([k], np.int64)), end, axes, step) for k in (0, 1))
+    return g.node("Mul", even, g.node("Mul", odd, g.node("Sigmoid", odd)))
+
+
+def onnx_halves(g, x):
+    gate, up = g.node("Split", x, outputs=2, axis=-1, num_outputs=2)
+    return g.node("Mul", g.node("Mul", gate, g.node("Sigmoid", gate)), up)
+
+
+def torch_halves(torch):
+    def f(x):
+        gate, up = x.chunk(2, -1)
+        return torch.nn.functional.silu(gate) * up
+
+    return f
+
+
+def torch_gelu_backward(torch):
+    return lambda x, dy: torch.ops.aten.gelu_backward(dy, x, approximate="tanh")
+
+
+# In float32 exp (ONNX Runtime's is good to 2^-18), a sum, a quotient, a product; in bfloat16 a peer that is not
+# compiled rounds twice, 2^-8 each.
+EXP = {"float32": 2.0**-17, "bfloat16": 2.0**-17 + 2.0**-7}
+# GELU by 1 + tanh, as every peer computes it: tanh is good to some 2^-22 and the sum cancels, times |x| / 2 <= 2.5.
+TANH = 2.0**-20
 N = 1_000_000
 ROWS = [
     Row(
@@ -33,9 +107,7 @@ ROWS = [
     *(
         Row(
             f"SwiGLU {m}x11008{suffix}", "SwiGLU", normal((m, 11008), (m, 11008)), lambda x, g: x * silu(g),
-            # In float32 exp (ONNX Runtime's is good to 2^-18), a sum, a quotient, a product; in bfloat16
-            # a peer that is not compiled rounds twice.
-            rtol=2.0**-17 + (2.0**-7 if dtype == "bfloat16" else 0), atol=1e-30, dtype=dtype,
+            rtol=EXP[dtype], atol=1e-30, dtype=dtype,
             flops=5 * m * 11008, target=0.9 if m == 1 else 0.65, mindspore_target=1.8, quick=dtype == "float32",
             numpy=(lambda x, g: x * silu(g)) if dtype == "float32" else None,
             torch=lambda torch: lambda x, g: x * torch.nn.functional.silu(g),
@@ -44,5 +116,47 @@ ROWS = [
         )
         for dtype, suffix in (("float32", ""), ("bfloat16", " bf16"))
         for m in (1, 128)
+    ),
+    Row(
+        "SwiGLU interleaved 128x22016", "SwiGLUInterleaved", normal((128, 22016)),
+        lambda x: x[:, ::2] * silu(x[:, 1::2]), rtol=EXP["float32"], atol=1e-30,
+        flops=5 * 128 * 11008, target=0.45, mindspore_target=1.8,
+        numpy=lambda x: x[:, ::2] * silu(x[:, 1::2]),
+        torch=lambda torch: lambda x: x[:, ::2] * torch.nn.functional.silu(x[:, 1::2]),
+        onnx=onnx_interleaved,
+        mindspore=mindspore_interleaved,
+    ),
+    Row(
+        "SwiGLU halves 128x22016", "Swiglu", normal((128, 22016)),
+        lambda x: silu(x[:, :11008]) * x[:, 11008:], rtol=EXP["float32"], atol=1e-30,
+        flops=5 * 128 * 11008, mindspore_target=1.8,
+        numpy=lambda x: silu(x[:, :11008]) * x[:, 11008:],
+        torch=torch_halves,
+        onnx=onnx_halves,
+        mindspore=mindspore_halves,
+    ),
+    *(
+        Row(
+            f"GeLU tanh {m}x{n}", "GeLU", normal((m, n)), gelu, rtol=EXP["float32"], atol=TANH,
+            flops=10 * m * n, target=0.9, mindspore_target=3.0, quick=m == 1,
+            numpy=numpy_gelu,
+            torch=lambda torch: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
+            onnx=lambda g, x: g.node("Gelu", x, approximate="tanh"),
+            mindspore=mindspore_gelu,
+        )
+        for m, n in ((1, 4096), (512, 3072))
+    ),
+    *(
+        Row(
+            f"GeLU tanh backward {m}x{n}", "GeLUGrad", normal((m, n), (m, n)), lambda x, dy: dy * gelu_slope(x),
+            # Two such terms, times |dy| <= 5.
+            rtol=EXP["float32"], atol=10 * TANH,
+            flops=20 * m * n, target=0.35 if m > 1 else None, mindspore_target=3.0,
+            numpy=lambda x, dy: dy * gelu_slope(x),
+            torch=torch_gelu_backward,
+            missing={"onnx": "ONNX has no gradients"},
+            mindspore=mindspore_gelu_grad,
+        )
+        for m, n in ((1, 4096), (512, 3072))
     ),
 ]  # fmt: skip
