@@ -19,6 +19,12 @@ template <class D, class V = hn::Vec<D>> HWY_INLINE V FirstLanes(D d, V v, size_
   return hn::IfThenElseZero(hn::FirstN(d, n), v);
 }
 
+// A whole vector, or its first n elements.
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p) { return LoadF32(d, p); }
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, size_t n) { return LoadF32N(d, p, n); }
+template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
+template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, size_t n) { StoreF32N(v, d, p, n); }
+
 // Mean and variance of n > 0 elements in two sweeps over a row that the first brings into L1. The
 // second sums d = x - mean and d^2 and corrects both for the rounding of the first mean (Chan, Golub and
 // LeVeque 1983), so that a mean that is large against the deviation costs no accuracy. The mean is

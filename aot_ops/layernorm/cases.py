@@ -1,4 +1,4 @@
-"""Cases of LayerNorm, FusedLayerNorm and AddLayerNorm; the format is that of swiglu/cases.py."""
+"""Cases of LayerNorm, FusedLayerNorm, AddLayerNorm and the gradients; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -14,7 +14,33 @@ def add_layer_norm(x, residual, gamma, beta, epsilon=1e-5):
     return layer_norm(x + residual, gamma, beta, epsilon=epsilon)[0], x + residual
 
 
+def gradients(dy, x, mean, variance, gamma, dsum, epsilon, begin_norm_axis=-1, begin_params_axis=-1):
+    """Of x, gamma and beta; and what their roundings are relative to: sums of magnitudes, h as 1 + |h|, for its own
+    rounding is relative to the mean deviation."""
+    axes = tuple(range(begin_norm_axis % x.ndim, x.ndim))
+    over = tuple(range(begin_params_axis % x.ndim))
+    n = np.prod([float(x.shape[a]) for a in axes])
+    rstd = 1 / np.sqrt(variance + epsilon)
+    h, g = (x - mean) * rstd, dy * gamma
+    average = lambda v: v.sum(axis=axes, keepdims=True) / n  # noqa: E731
+    dx = rstd * (g - average(g) - h * average(g * h)) + dsum
+    large = 1 + np.abs(h)
+    scale = rstd * (np.abs(g) + average(np.abs(g)) + large * average(np.abs(g) * large)) + np.abs(dsum)
+    exact = [dx, (dy * h).sum(axis=over), dy.sum(axis=over)]
+    return exact, [scale, (np.abs(dy) * large).sum(axis=over), np.abs(dy).sum(axis=over)], n
+
+
+def gradient(dy, x, gamma=1.0, dsum=0.0, epsilon=1e-5):
+    return gradients(dy, x, *layer_norm(x, epsilon=epsilon)[1:], gamma, dsum, epsilon)[0]
+
+
+def given(x, dy, variance, mean, gamma, epsilon=1e-7, **axes):
+    return gradients(dy, x, mean, variance, gamma, 0.0, epsilon, **axes)
+
+
 REFERENCE = {
+    "LayerNormGrad": lambda *inputs, **attrs: given(*inputs, **attrs)[0],
+    "FusedLayerNormGrad": gradient,
     "LayerNorm": layer_norm,
     "FusedLayerNorm": lambda *inputs, **attrs: layer_norm(*inputs, **attrs)[0],
     "AddLayerNorm": add_layer_norm,
@@ -47,7 +73,27 @@ def add_bounds(u, x, residual, gamma, beta, epsilon=1e-5):
     return [norm_bounds(s, gamma, beta, u * np.abs(s), epsilon=epsilon)[0], u * np.abs(s)]
 
 
+def errors(magnitudes, n, rows):
+    """h is off by n / 8 + 8 roundings (norm_bounds), the means of g and g h by as many additions, twice where h stands in
+    both; 16 more for products and rstd. The sums over rows have at most 8 or rows / 32 additions in a block, and 32 of
+    blocks."""
+    error, total = (n / 2 + 32) * 2.0**-24, (rows / 32 + 48) * 2.0**-24
+    return [error * magnitudes[0], (error + total) * magnitudes[1], total * magnitudes[2]]
+
+
+def gradient_bounds(u, dy, x, gamma=1.0, dsum=0.0, epsilon=1e-5):
+    _, magnitudes, n = gradients(dy, x, *layer_norm(x, epsilon=epsilon)[1:], gamma, dsum, epsilon)
+    return errors(magnitudes, n, x.size / n if n else 0)
+
+
+def given_bounds(u, x, *others, **attrs):
+    _, magnitudes, n = given(x, *others, **attrs)
+    return errors(magnitudes, n, x.size / n if n else 0)
+
+
 BOUND = {
+    "LayerNormGrad": given_bounds,
+    "FusedLayerNormGrad": gradient_bounds,
     "LayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs),
     "FusedLayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs)[0],
     "AddLayerNorm": add_bounds,
@@ -91,7 +137,43 @@ CASES = (
     ]
 )
 
+# For the sums over rows: several blocks, the last one short.
+ROWS = [(70, 33), (300, 16), (2, 4096), (9, 5, 24)]
+
+
+def with_statistics(dtype, shape, params=None, **attrs):
+    """Any mean, and variances that are no less than 1."""
+    axes = attrs.get("begin_norm_axis", -1) % len(shape)
+    rows = (*shape[:axes], *(1 for _ in shape[axes:]))
+    variance = (1 + np.arange(np.prod(rows)) % 7).reshape(rows).tolist() if 0 not in rows else rows
+    return case("LayerNormGrad", dtype, [shape, shape, ("float32", variance), ("float32", rows), params or shape[-1:]],
+                **attrs)  # fmt: skip
+
+
+CASES += (
+    [with_statistics(t, s) for t in TOLERANCE for s in SHAPES + ROWS]
+    + [
+        with_statistics("float32", (40, 3, 10), (3, 10), begin_norm_axis=1, begin_params_axis=1),
+        with_statistics("float32", (40, 3, 10), (10,), begin_norm_axis=1, begin_params_axis=2, epsilon=1e-3),
+        with_statistics("float16", (2, 3, 4, 10), (4, 10), begin_norm_axis=-3, begin_params_axis=-2),
+    ]
+    + [case("FusedLayerNormGrad", t, [s, s, s[-1:]]) for t in TOLERANCE for s in SHAPES + ROWS]
+    + [case("FusedLayerNormGrad", t, [s, s, s[-1:], s], epsilon=1e-3) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedLayerNormGrad", t, [s, s]) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedLayerNormGrad", "bfloat16", [(5, 70), (5, 70), ("float32", (70,))])]
+)
+
 REFUSED = [
+    {
+        "op": "LayerNormGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4,)), ("float32", (4, 1)), ("float32", (8,))],
+        "error": r"LayerNormGrad: variance.shape must be \(4, 1\), got \(4,\)",
+    },
+    {
+        "op": "FusedLayerNormGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4, 8))],
+        "error": r"FusedLayerNormGrad: gamma.shape must be \(8,\), got \(4, 8\)",
+    },
     {
         "op": "LayerNorm",
         "inputs": [("float32", (4, 8)), ("float32", (7,)), ("float32", (8,))],

@@ -1,4 +1,4 @@
-"""Cases of RmsNorm, AddRmsNorm and the fused forms; the format is that of swiglu/cases.py."""
+"""Cases of RmsNorm, AddRmsNorm, the fused forms and their gradients; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -14,7 +14,33 @@ def add_rms_norm(x1, x2, gamma, epsilon=1e-6):
     return *rms_norm(x1 + x2, gamma, epsilon), x1 + x2
 
 
+def gradients(dy, x, rstd, gamma, dsum):
+    """Of x and gamma; and what their roundings are relative to: the sums of magnitudes."""
+    axes = tuple(range(x.ndim - (1 if gamma is None else gamma.ndim), x.ndim))
+    n, over = np.prod([float(x.shape[a]) for a in axes]), tuple(a for a in range(x.ndim) if a not in axes)
+    h, g = x * rstd, dy * (1.0 if gamma is None else gamma)
+    dx = rstd * (g - h * ((g * h).sum(axis=axes, keepdims=True) / n)) + dsum
+    scale = np.abs(rstd) * (np.abs(g) + np.abs(h) * (np.abs(g * h).sum(axis=axes, keepdims=True) / n)) + np.abs(dsum)
+    return [dx, (dy * h).sum(axis=over)], [scale, np.abs(dy * h).sum(axis=over)], n
+
+
+def gradient(dy, x, gamma=None, dsum=0.0, epsilon=1e-6):
+    return gradients(dy, x, rms_norm(x, gamma, epsilon)[1], gamma, dsum)[0]
+
+
+def gradient_bounds(u, dy, x, gamma=None, dsum=0.0, epsilon=1e-6):
+    """rstd is off by n / 32 + 8 roundings as above, and enters dx twice; the mean of products goes through n / 8 + 6
+    additions in a lane (SSE4, two chains); each product has two roundings more, and four combine the parts. The sum for
+    gamma has at most 8 or rows / 32 additions in a block, and 32 of blocks."""
+    _, (dx, dgamma), n = gradients(dy, x, rms_norm(x, gamma, epsilon)[1], gamma, dsum)
+    error = (n / 4 + 32) * 2.0**-24
+    rows = x.size / n if n else 0
+    return [error * dx, (error + (rows / 32 + 48) * 2.0**-24) * dgamma]
+
+
 REFERENCE = {
+    "RmsNormGrad": lambda dy, x, rstd, gamma: gradients(dy, x, rstd, gamma, 0.0)[0],
+    "FusedRmsNormGrad": gradient,
     "RmsNorm": rms_norm,
     "AddRmsNorm": add_rms_norm,
     "FusedRmsNorm": lambda *a, **k: rms_norm(*a, **k)[0],
@@ -41,7 +67,16 @@ def add_bounds(u, x1, x2, gamma, epsilon=1e-6):
     return [*bounds(u, x1 + x2, gamma, epsilon, u), u * np.abs(x1 + x2)]
 
 
+def given_bounds(u, dy, x, rstd, gamma):
+    """As gradient_bounds, but for rstd, which is exact."""
+    _, (dx, dgamma), n = gradients(dy, x, rstd, gamma, 0.0)
+    error = (n / 4 + 32) * 2.0**-24
+    return [error * dx, (error + (x.size / n / 32 + 48 if n else 0) * 2.0**-24) * dgamma]
+
+
 BOUND = {
+    "RmsNormGrad": given_bounds,
+    "FusedRmsNormGrad": gradient_bounds,
     "RmsNorm": bounds,
     "AddRmsNorm": add_bounds,
     "FusedRmsNorm": lambda *a, **k: bounds(*a, **k)[0],
@@ -87,7 +122,35 @@ CASES = (
     ]
 )
 
+ROWS = [(70, 33), (300, 16), (2, 4096), (9, 5, 24)]  # for the sums over rows: several blocks, the last one short
+CASES += (
+    [case("RmsNormGrad", t, [s, s, ("float32", (*s[:-1], 1)), s[-1:]]) for t in TOLERANCE for s in SHAPES + ROWS]
+    + [case("FusedRmsNormGrad", t, [s, s, s[-1:]], epsilon=1e-5) for t in TOLERANCE for s in SHAPES + ROWS]
+    + [case("FusedRmsNormGrad", t, [s, s, s[-1:], s]) for t in TOLERANCE for s in SHAPES]
+    + [case("FusedRmsNormGrad", t, [s, s]) for t in TOLERANCE for s in SHAPES]
+    + [
+        case("FusedRmsNormGrad", "bfloat16", [(5, 70), (5, 70), ("float32", (70,))]),
+        case("FusedRmsNormGrad", "float32", [(4, 3, 10), (4, 3, 10), (3, 10)]),
+        case("RmsNormGrad", "float32", [(4, 3, 10), (4, 3, 10), (4, 1, 1), (3, 10)]),
+    ]
+)
+
 REFUSED = [
+    {
+        "op": "RmsNormGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4,)), ("float32", (8,))],
+        "error": r"RmsNormGrad: rstd.shape must be \(4, 1\), got \(4,\)",
+    },
+    {
+        "op": "RmsNormGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 9)), ("float32", (4, 1)), ("float32", (8,))],
+        "error": r"RmsNormGrad: x.shape must equal dy.shape \(4, 8\), got \(4, 9\)",
+    },
+    {
+        "op": "FusedRmsNormGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (8,)), ("float32", (4, 1))],
+        "error": r"FusedRmsNormGrad: dsum.shape must equal dy.shape \(4, 8\), got \(4, 1\)",
+    },
     {
         "op": "RmsNorm",
         "inputs": [("float32", (4, 8)), ("float32", (7,))],

@@ -11,6 +11,7 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/exp-inl.h"
+#include "aot_ops/common/norm-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_SOFTMAX_ROWS_
@@ -42,10 +43,7 @@ struct SoftmaxRows {
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p) { return LoadF32(d, p); }
-template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, size_t n) { return LoadF32N(d, p, n); }
-
-inline constexpr int kTogether = 4;
+inline constexpr int kTogether = 2;
 
 // kRows contiguous rows of scores at(row, i) for a whole vector, at(row, i, rest) for the last elements; together,
 // since a row alone waits for its maximum and its sum. float32 keeps the exponentials in y; half types compute them

@@ -1,0 +1,112 @@
+// The gradients of LayerNorm and RMSNorm over rows, per SIMD target.
+#include <algorithm>
+
+#ifndef OPGRAFT_NORM_GRAD_ROWS_
+#define OPGRAFT_NORM_GRAD_ROWS_
+namespace opgraft {
+// Rows of n elements; gamma has `params` elements and repeats along the row.
+struct NormGradRows {
+  const void *dy, *x, *gamma, *more;    // gamma, more: or null; more is added to dx
+  const float *mean, *variance, *rstd;  // of each row, or null: computed from x
+  void *dx;
+  float *dgamma, *dbeta;  // `params` partial sums for every block of `block` rows
+  int64_t rows, block, n, params;
+  double epsilon;
+};
+}  // namespace opgraft
+#endif
+
+#if defined(OPGRAFT_NORM_GRAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_NORM_GRAD_INL_H_
+#undef OPGRAFT_NORM_GRAD_INL_H_
+#else
+#define OPGRAFT_NORM_GRAD_INL_H_
+#endif
+
+#include "aot_ops/common/norm-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+// With the row as it was normalised, h = (x - mean) rstd, and g = dy gamma (Ba, Kiros and Hinton 2016, derived):
+// dx = rstd (g - mean of g - h mean of g h), dgamma = sum over rows of dy h, dbeta = that of dy. kCenter: LayerNorm;
+// RMSNorm has no mean, and no mean of g.
+template <bool kCenter, class T, class G>
+void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), n = a.n, m = a.params;
+  const T *x = static_cast<const T *>(a.x) + r * n, *dy = static_cast<const T *>(a.dy) + r * n;
+  const T *more = a.more ? static_cast<const T *>(a.more) + r * n : nullptr;
+  const G *gamma = static_cast<const G *>(a.gamma);
+  T *dx = static_cast<T *>(a.dx) + r * n;
+
+  Moments at{0, 0, 0};
+  float rstd = 0;
+  if constexpr (kCenter) {
+    at = a.mean ? Moments{a.mean[r], 0, a.variance[r]} : MeanVariance(x, n);
+    rstd = float(1.0 / std::sqrt(double(at.variance) + a.epsilon));
+  } else {
+    rstd = a.rstd ? a.rstd[r] : InverseRms(x, n, a.epsilon);
+  }
+  const auto scale = hn::Set(d, rstd), base = hn::Set(d, at.base), shift = hn::Set(d, -at.shift * rstd);
+  auto unit = [&](auto v) HWY_ATTR {
+    if constexpr (kCenter) return hn::MulAdd(hn::Sub(v, base), scale, shift);
+    else return hn::Mul(v, scale);
+  };
+  auto c0 = hn::Zero(d), s0 = c0, c1 = c0, s1 = c0;
+  auto add = [&](auto v, auto g, auto &c, auto &s) HWY_ATTR {
+    if constexpr (kCenter) c = hn::Add(c, g);
+    s = hn::MulAdd(unit(v), g, s);
+  };
+  for (int64_t from = 0; from < n; from += m) {
+    const T *px = x + from, *pd = dy + from;
+    auto weighted = [&](int64_t i) HWY_ATTR {
+      const auto v = LoadF32(d, pd + i);
+      return gamma ? hn::Mul(v, LoadF32(d, gamma + i)) : v;
+    };
+    int64_t i = 0;
+    for (; i + 2 * lanes <= m; i += 2 * lanes) {
+      add(LoadF32(d, px + i), weighted(i), c0, s0);
+      add(LoadF32(d, px + i + lanes), weighted(i + lanes), c1, s1);
+    }
+    for (; i + lanes <= m; i += lanes) add(LoadF32(d, px + i), weighted(i), c0, s0);
+    if (const size_t rest = size_t(m - i)) {
+      auto g = LoadF32N(d, pd + i, rest);
+      if (gamma) g = hn::Mul(g, LoadF32N(d, gamma + i, rest));
+      add(FirstLanes(d, LoadF32N(d, px + i, rest), rest), g, c1, s1);
+    }
+  }
+  const float inverse = 1.0f / float(n);
+  const auto c = hn::Mul(hn::SumOfLanes(d, hn::Add(c0, c1)), hn::Set(d, inverse));
+  const auto s = hn::Mul(hn::SumOfLanes(d, hn::Add(s0, s1)), hn::Set(d, inverse));
+  for (int64_t from = 0; from < n; from += m) {
+    auto one = [&](int64_t i, auto... k) HWY_ATTR {
+      const auto grad = LoadSome(d, dy + from + i, k...), h = unit(LoadSome(d, x + from + i, k...));
+      auto v = gamma ? hn::Mul(grad, LoadSome(d, gamma + i, k...)) : grad;
+      if constexpr (kCenter) v = hn::Sub(v, c);
+      v = hn::Mul(hn::NegMulAdd(h, s, v), scale);
+      if (more) v = hn::Add(v, LoadSome(d, more + from + i, k...));
+      StoreSome(v, d, dx + from + i, k...);
+      StoreSome(hn::MulAdd(grad, h, LoadSome(d, dgamma + i, k...)), d, dgamma + i, k...);
+      if constexpr (kCenter) StoreSome(hn::Add(grad, LoadSome(d, dbeta + i, k...)), d, dbeta + i, k...);
+    };
+    int64_t i = 0;
+    for (; i + lanes <= m; i += lanes) one(i);
+    if (const size_t rest = size_t(m - i)) one(i, rest);
+  }
+}
+
+// Blocks [begin, end) of rows, each with partial sums of its own.
+template <bool kCenter, class T, class G> void NormGradBlocks(const NormGradRows &a, int64_t begin, int64_t end) {
+  for (int64_t k = begin; k < end; ++k) {
+    float *dgamma = a.dgamma + k * a.params, *dbeta = kCenter ? a.dbeta + k * a.params : nullptr;
+    std::fill_n(dgamma, a.params, 0.0f);
+    if (kCenter) std::fill_n(dbeta, a.params, 0.0f);
+    const int64_t last = std::min(a.rows, (k + 1) * a.block);
+    for (int64_t r = k * a.block; r < last; ++r) NormGradRow<kCenter, T, G>(a, r, dgamma, dbeta);
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
