@@ -1,0 +1,185 @@
+// Gradients of Softmax along one axis, of its result y: dx = scale y (dy - sum of dy y). Half types compute in float32.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <vector>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "softmax_grad.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "aot_ops/common/norm-inl.h"
+// clang-format on
+
+#ifndef OPGRAFT_SOFTMAX_GRAD_ROWS_
+#define OPGRAFT_SOFTMAX_GRAD_ROWS_
+namespace opgraft {
+// Rows of n elements, `inner` apart.
+struct SoftmaxGradRows {
+  const void *dy, *y;
+  void *dx;
+  int64_t n, inner;
+  float scale;
+};
+}  // namespace opgraft
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <class T> HWY_INLINE void GradRow(const T *dy, const T *y, T *dx, int64_t n, float scale) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  auto s0 = hn::Zero(d), s1 = s0;
+  int64_t i = 0;
+  for (; i + 2 * lanes <= n; i += 2 * lanes) {
+    s0 = hn::MulAdd(LoadF32(d, dy + i), LoadF32(d, y + i), s0);
+    s1 = hn::MulAdd(LoadF32(d, dy + i + lanes), LoadF32(d, y + i + lanes), s1);
+  }
+  for (; i + lanes <= n; i += lanes) s0 = hn::MulAdd(LoadF32(d, dy + i), LoadF32(d, y + i), s0);
+  if (const size_t rest = size_t(n - i)) s1 = hn::MulAdd(LoadF32N(d, dy + i, rest), LoadF32N(d, y + i, rest), s1);
+  const auto dot = hn::SumOfLanes(d, hn::Add(s0, s1)), by = hn::Set(d, scale);
+  Map([&](auto, auto g, auto v) HWY_ATTR { return hn::Mul(hn::Mul(hn::Sub(g, dot), by), v); }, dx, n, dy, y);
+}
+
+// `width` (at most a vector) neighbouring columns.
+template <class T>
+HWY_INLINE void GradColumns(const T *dy, const T *y, T *dx, const SoftmaxGradRows &a, int64_t width) {
+  const hn::ScalableTag<float> d;
+  const bool full = width == int64_t(hn::Lanes(d));
+  auto load = [&](const T *p) HWY_ATTR { return full ? LoadF32(d, p) : LoadF32N(d, p, size_t(width)); };
+  auto dot = hn::Zero(d);
+  for (int64_t k = 0; k < a.n; ++k) dot = hn::MulAdd(load(dy + k * a.inner), load(y + k * a.inner), dot);
+  for (int64_t k = 0; k < a.n; ++k) {
+    const auto v = hn::Mul(hn::Mul(hn::Sub(load(dy + k * a.inner), dot), hn::Set(d, a.scale)), load(y + k * a.inner));
+    if (full) StoreF32(v, d, dx + k * a.inner);
+    else StoreF32N(v, d, dx + k * a.inner, size_t(width));
+  }
+}
+
+template <class T> void GradRows(const SoftmaxGradRows &a, int64_t begin, int64_t end) {
+  const T *dy = static_cast<const T *>(a.dy), *y = static_cast<const T *>(a.y);
+  T *dx = static_cast<T *>(a.dx);
+  const int64_t lanes = int64_t(hn::Lanes(hn::ScalableTag<float>()));
+  for (int64_t r = begin; r < end;) {
+    if (a.inner == 1) {
+      GradRow(dy + r * a.n, y + r * a.n, dx + r * a.n, a.n, a.scale);
+      ++r;
+      continue;
+    }
+    const int64_t column = r % a.inner, width = std::min({lanes, a.inner - column, end - r});
+    const int64_t at = r / a.inner * a.n * a.inner + column;
+    GradColumns(dy + at, y + at, dx + at, a, width);
+    r += width;
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(GradRows)
+
+namespace {
+
+// The names by op: SoftmaxBackward is MindSpore's.
+void check(InferContext &c, const char *gradient, const char *result, const char *axis) {
+  c.check_dtype(0, gradient, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check_same_dtype(1, result, 0, gradient);
+  c.check_same_shape(1, result, 0, gradient);
+  c.axis(c.attr_int(axis, -1), c.input(0).rank(), axis);
+  c.output(c.input(0).dtype(), c.input(0).shape());
+}
+
+void Infer(InferContext &c) { check(c, "dout", "out", "dim"); }
+
+void InferScaled(InferContext &c) {
+  check(c, "dy", "y", "axis");
+  c.check_same_dtype(2, "mask", 0, "dy");
+  auto x = c.input(0).shape(), m = c.input(2).shape();
+  bool ok = m.size() <= x.size();
+  for (size_t k = 0; ok && k < m.size(); ++k) {
+    const int64_t a = m[m.size() - 1 - k], b = x[x.size() - 1 - k];
+    ok = a == 1 || may_equal(a, b);
+  }
+  c.check(ok, "mask.shape must broadcast to dy.shape " + to_string(x) + ", got " + to_string(m));
+  c.output(c.input(0).dtype(), m);
+}
+
+SoftmaxGradRows rows_of(const Context &c) {
+  const char *name = c.outputs() == 1 ? "dim" : "axis";
+  auto dims = c.input(0).shape();
+  const size_t axis = size_t(c.axis(c.attr_int(name, -1), int(dims.size()), name));
+  return {c.input(0).raw(),
+          c.input(1).raw(),
+          c.output(0).raw(),
+          dims[axis],
+          element_count(dims.subspan(axis + 1)),
+          float(c.attr_float("scale", 1.0))};
+}
+
+int64_t row_count(const Context &c, const SoftmaxGradRows &a) { return a.n ? c.input(0).size() / a.n : 0; }
+
+// y (dy - sum of dy y) in double, as f(index of the element, value).
+template <class T, class F> void each(const Context &c, const SoftmaxGradRows &a, const F &f) {
+  const T *dy = c.input(0).data<T>(), *y = c.input(1).data<T>();
+  auto wide = [](T v) { return double(float(v)); };
+  for (int64_t r = 0; r < row_count(c, a); ++r) {
+    const int64_t at = r / a.inner * a.n * a.inner + r % a.inner;
+    double dot = 0;
+    for (int64_t k = 0; k < a.n; ++k) dot += wide(dy[at + k * a.inner]) * wide(y[at + k * a.inner]);
+    for (int64_t k = 0; k < a.n; ++k) {
+      const int64_t i = at + k * a.inner;
+      f(i, wide(y[i]) * (wide(dy[i]) - dot));
+    }
+  }
+}
+
+// The gradient of the mask: of all scores that it was added to. On one thread: masks are seldom learned.
+template <class T> void mask_gradient(const Context &c, const SoftmaxGradRows &a) {
+  T *out = c.output(1).data<T>();
+  auto x = c.input(0).shape(), m = c.output(1).shape();
+  int64_t stride[OPGRAFT_MAX_RANK] = {}, step = 1;
+  for (size_t k = 0; k < m.size(); ++k) {
+    const int64_t n = m[m.size() - 1 - k];
+    stride[x.size() - 1 - k] = n == 1 ? 0 : step;
+    step *= n;
+  }
+  std::vector<double> sum(size_t(c.output(1).size()));
+  each<T>(c, a, [&](int64_t i, double v) {
+    int64_t at = 0;
+    for (size_t k = x.size(); k-- > 0; i /= x[k]) at += i % x[k] * stride[k];
+    sum[size_t(at)] += v;
+  });
+  for (size_t i = 0; i < sum.size(); ++i) out[i] = T(float(sum[i]));
+}
+
+void Kernel(Context &c) {
+  const SoftmaxGradRows a = rows_of(c);
+  if (c.outputs() == 2)  // before dx, which may lie in dy
+    dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) { mask_gradient<decltype(zero)>(c, a); });
+  const auto rows = GradRows_simd(c.input(0).dtype());
+  const int64_t grain = std::max<int64_t>(a.inner == 1 ? 1 : 16, 32768 / std::max<int64_t>(a.n, 1));
+  c.parallel_for(row_count(c, a), grain, [&](int64_t begin, int64_t end) { rows(a, begin, end); });
+}
+
+void Reference(Context &c) {
+  const SoftmaxGradRows a = rows_of(c);
+  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    if (c.outputs() == 2) mask_gradient<T>(c, a);
+    T *dx = c.output(0).data<T>();
+    each<T>(c, a, [&](int64_t i, double v) { dx[i] = T(float(v * double(a.scale))); });
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(SoftmaxBackward, .inputs = 2, .infer = Infer, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(ScaledMaskedSoftmaxGrad, .inputs = 3, .outputs = 2, .infer = InferScaled, .kernel = Kernel,
+           .reference = Reference)
+#endif
