@@ -21,24 +21,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// Units [begin, end) of (batch, head, block of queries).
+// Units [begin, end) of (batch, head of keys, block of its queries).
 template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   HWY_ALIGN float q[kQueries * kMostDim], scores[kQueries * kKeys], sums[kQueries * kMostDim];
-  const int64_t blocks = (g.queries + kQueries - 1) / kQueries;
+  const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
   const int64_t width = (g.dim + kPanel - 1) / kPanel * kPanel;
   for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t s0 = unit % blocks * kQueries, head = unit / blocks % g.heads, batch = unit / blocks / g.heads;
-    const int64_t rows = g.queries - s0 < kQueries ? g.queries - s0 : kQueries;
-    const int64_t at = batch * g.q_at.batch + head * g.q_at.head + s0 * g.q_at.row;
-    const float *keys = g.packed_k + (batch * g.heads + head) * g.k_floats;
-    const float *values = g.packed_v + (batch * g.heads + head) * g.v_floats;
-    Gather(static_cast<const T *>(g.q) + at, g.q_at.row, 1, rows, g.dim, q, g.dim);
+    const int64_t row0 = unit % blocks * kQueries, head = unit / blocks % g.kv_heads;
+    const int64_t batch = unit / blocks / g.kv_heads, length = g.length(batch);
+    const int64_t rows = g.rows() - row0 < kQueries ? g.rows() - row0 : kQueries;
+    const float *keys = g.packed_k + (batch * g.kv_heads + head) * g.k_floats;
+    const float *values = g.packed_v + (batch * g.kv_heads + head) * g.v_floats;
     float m[kQueries], l[kQueries];
-    for (int64_t r = 0; r < rows; ++r) m[r] = -HUGE_VALF, l[r] = 0.0f;
-    for (int64_t t = 0; t < g.keys; t += kKeys) {
-      const int64_t n = g.keys - t < kKeys ? g.keys - t : kKeys;
+    int64_t last = 0;  // the keys that any of the rows sees
+    for (int64_t r = 0; r < rows; ++r) {
+      Gather(static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r), 0, 1, 1, g.dim, q + r * g.dim, g.dim);
+      m[r] = -HUGE_VALF, l[r] = 0.0f;
+      last = std::max(last, g.seen(length, row0 + r));
+    }
+    for (int64_t t = 0; t < last; t += kKeys) {
+      const int64_t n = last - t < kKeys ? last - t : kKeys;
       for (int64_t column = 0; column < n; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
@@ -46,28 +50,24 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
                     false);
         }
       for (int64_t r = 0; r < rows; ++r) {
-        const T *mask = g.mask ? static_cast<const T *>(g.mask) + batch * g.mask_at[0] + head * g.mask_at[1] +
-                                     (s0 + r) * g.mask_at[2] + t * g.mask_at[3]
-                               : nullptr;
-        const auto before = hn::Set(d, SoftmaxRow(scores + r * kKeys, n, g.scale, mask, g.mask_at[3], m + r, l + r));
+        const T *mask =
+            g.mask ? static_cast<const T *>(g.mask) + g.mask_row(batch, head, row0 + r) + t * g.mask_at[3] : nullptr;
+        const int64_t seen = std::clamp<int64_t>(g.seen(length, row0 + r) - t, 0, n);
+        const auto before =
+            hn::Set(d, SoftmaxRow(scores + r * kKeys, n, seen, g.scale, mask, g.mask_at[3], m + r, l + r));
         for (int64_t i = 0; t > 0 && i < width; i += lanes)
           hn::StoreU(hn::Mul(hn::LoadU(d, sums + r * width + i), before), d, sums + r * width + i);
       }
       for (int64_t column = 0; column < width; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
-          MicroRows(tile, scores + r * kKeys, kKeys, values + column * g.keys + t * kPanel, n,
+          MicroRows(tile, scores + r * kKeys, kKeys, values + column * length + t * kPanel, n,
                     sums + r * width + column, width, t > 0);
         }
     }
     for (int64_t r = 0; r < rows; ++r) {
-      T *out = static_cast<T *>(g.out) + at + r * g.q_at.row;
-      const auto scale = hn::Set(d, 1.0f / l[r]);
-      for (int64_t i = 0; i < g.dim; i += lanes) {
-        const auto y = g.keys ? hn::Mul(hn::LoadU(d, sums + r * width + i), scale) : hn::Zero(d);
-        if (g.dim - i >= lanes) StoreF32(y, d, out + i);
-        else StoreF32N(y, d, out + i, size_t(g.dim - i));
-      }
+      T *out = static_cast<T *>(g.out) + g.query_at(batch, head, row0 + r);
+      Finish(sums + r * width, l[r], g.seen(length, row0 + r) > 0, out, g.dim);
     }
   }
 }
@@ -81,6 +81,7 @@ HWY_AFTER_NAMESPACE();
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Attend)
 OPGRAFT_SIMD_FLOATS(AttendDirect)
+OPGRAFT_SIMD_FLOATS(Join)
 
 namespace {
 
@@ -90,31 +91,42 @@ bool packed_layout(const Arguments &c) {
   return l != "BHSD";
 }
 
-void Infer(InferContext &c) {
-  c.check_inputs(3, 4);
+// q, k and v, under these names; -> the number of query heads.
+int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
   c.check_dtype(0, "q", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  const bool packed = packed_layout(c);
   const int rank = packed ? 3 : 4;
-  static constexpr const char *kNames[] = {"q", "k", "v", "mask"};
   auto q = c.input(0).shape();
   for (int i = 0; i < 3; ++i) {
-    c.check_same_dtype(i, kNames[i], 0, "q");
+    c.check_same_dtype(i, names[i], 0, "q");
     auto s = c.input(i).shape();
     c.check(int(s.size()) == rank,
-            std::string(kNames[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
-    for (int a = 0; a < rank; ++a)
-      c.check(a == rank - 2 || may_equal(s[a], q[a]), std::string(kNames[i]) + ".shape must agree with q.shape " +
-                                                          to_string(q) + " in all but the sequence, got " +
-                                                          to_string(s));
+            std::string(names[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
+    c.check(may_equal(s[0], q[0]) && (packed || may_equal(s[3], q[3])),
+            std::string(names[i]) + ".shape must agree with q.shape " + to_string(q) +
+                " in all but the heads and the sequence, got " + to_string(s));
   }
-  c.check_same_shape(2, "v", 1, "k");
+  c.check_same_shape(2, names[2], 1, names[1]);
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
   if (packed)
     c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0),
             "heads must divide q's last dimension " + std::to_string(q[2]) + ", got " + std::to_string(heads));
+  // Of layout BSE the last dimensions stand for the heads: all of them have one size.
+  const int64_t ours = packed ? q[2] : heads, theirs = c.input(1).dim(packed ? 2 : 1);
+  c.check(ours < 0 || theirs < 0 || (theirs ? ours % theirs == 0 && (!packed || theirs % (ours / heads) == 0) : !ours),
+          std::string(names[1]) + "'s heads must divide q's, got shapes " + to_string(c.input(1).shape()) + " and " +
+              to_string(q));
+  return heads;
+}
+
+void Infer(InferContext &c) {
+  c.check_inputs(3, 4);
+  static constexpr const char *kNames[] = {"q", "k", "v"};
+  const bool packed = packed_layout(c);
+  const int64_t heads = check_heads(c, kNames, packed);
+  auto q = c.input(0).shape();
   if (c.inputs() > 3) {
     c.check_same_dtype(3, "mask", 0, "q");
-    const int64_t full[] = {q[0], heads, q[rank - 2], c.input(1).dim(-2)};
+    const int64_t full[] = {q[0], heads, q[q.size() - 2], c.input(1).dim(-2)};
     auto s = c.input(3).shape();
     bool ok = s.size() <= 4;
     for (size_t a = 0; ok && a < s.size(); ++a) {
@@ -126,25 +138,40 @@ void Infer(InferContext &c) {
   c.output(c.input(0).dtype(), q);
 }
 
-Attention attention(const Arguments &c) {
-  const bool packed = packed_layout(c);
+void InferCached(InferContext &c) {
+  static constexpr const char *kNames[] = {"q", "k_cache", "v_cache"};
+  check_heads(c, kNames, false);
+  c.check_dtype(3, "lengths", {OPGRAFT_INT32, OPGRAFT_INT64});
+  auto n = c.input(3).shape(), q = c.input(0).shape();
+  c.check(n.size() == 1 && may_equal(n[0], q[0]),
+          "lengths.shape must be " + to_string(q.first(1)) + ", got " + to_string(n));
+  c.output(c.input(0).dtype(), q);
+}
+
+Attention attention(const Arguments &c, bool cached) {
+  const bool packed = !cached && packed_layout(c);
   Attention g{};
-  auto q = c.input(0).shape();
+  auto q = c.input(0).shape(), k = c.input(1).shape();
   g.batches = q[0];
   g.heads = packed ? c.attr_int("heads", 0) : q[1];
   g.queries = c.input(0).dim(-2);
   g.keys = c.input(1).dim(-2);
   g.dim = packed ? q[2] / g.heads : q[3];
+  g.kv_heads = !packed ? k[1] : g.dim ? k[2] / g.dim : g.heads;
+  g.group = g.kv_heads ? g.heads / g.kv_heads : 0;
   const double scale = c.attr_float("scale", NAN);
   g.scale = float(std::isnan(scale) ? 1 / std::sqrt(double(g.dim)) : scale);
   g.q = c.input(0).raw(), g.k = c.input(1).raw(), g.v = c.input(2).raw();
-  auto strides = [&](int64_t s) {
-    return packed ? Attention::Strides{s * g.heads * g.dim, g.dim, g.heads * g.dim}
-                  : Attention::Strides{g.heads * s * g.dim, s * g.dim, g.dim};
+  auto strides = [&](int64_t heads, int64_t s) {
+    return packed ? Attention::Strides{s * heads * g.dim, g.dim, heads * g.dim}
+                  : Attention::Strides{heads * s * g.dim, s * g.dim, g.dim};
   };
-  g.q_at = strides(g.queries);
-  g.k_at = strides(g.keys);
-  if (c.inputs() > 3) {
+  g.q_at = strides(g.heads, g.queries);
+  g.k_at = strides(g.kv_heads, g.keys);
+  g.causal = cached || c.attr_bool("is_causal", false);
+  if (cached) {
+    g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
+  } else if (c.inputs() > 3) {
     g.mask = c.input(3).raw();
     int64_t stride = 1;
     for (int a = 1; a <= c.input(3).rank(); ++a) {
@@ -155,76 +182,95 @@ Attention attention(const Arguments &c) {
   }
   g.k_floats = packed_floats(g.dim, g.keys);
   g.v_floats = packed_floats(g.keys, g.dim);
+  // By shapes alone, whatever number of threads there is: the same bits.
+  g.chunks = (g.rows() + kRows - 1) / kRows;
+  const int64_t units = std::max<int64_t>(g.batches * g.kv_heads * g.chunks, 1);
+  g.splits = std::clamp<int64_t>((kUnits + units - 1) / units, 1, std::max<int64_t>(g.keys / kLeastKeys, 1));
   return g;
 }
 
-uint64_t Workspace(InferContext &c) {
-  for (int i = 0; i < 2; ++i)
-    if (c.input(i).size() < 0) return 0;
-  const Attention g = attention(c);
-  if (g.queries <= kDirect) return 0;
-  return 4 * uint64_t(g.batches * g.heads * (g.k_floats + g.v_floats));
+size_t workspace_floats(const Attention &g) {
+  if (!g.direct()) return size_t(g.batches * g.kv_heads * (g.k_floats + g.v_floats));
+  return g.splits == 1 ? 0 : size_t(g.batches * g.kv_heads * g.chunks * g.splits * kRows * g.partial_row());
 }
 
-void Kernel(Context &c) {
-  Attention g = attention(c);
-  const int64_t pairs = g.batches * g.heads;
-  if (pairs == 0 || g.queries == 0 || g.dim == 0) return;
+template <bool kCached> uint64_t Workspace(InferContext &c) {
+  for (int i = 0; i < 2; ++i)
+    if (c.input(i).size() < 0) return 0;
+  return 4 * uint64_t(workspace_floats(attention(c, kCached)));
+}
+
+void check_lengths(Context &c, const Attention &g) {
+  for (int64_t b = 0; b < g.batches && g.lengths; ++b)
+    c.check(g.length(b) >= 0 && g.length(b) <= g.keys,
+            "lengths must be in [0, " + std::to_string(g.keys) + "], got " + std::to_string(g.length(b)));
+}
+
+template <bool kCached> void Kernel(Context &c) {
+  Attention g = attention(c, kCached);
+  check_lengths(c, g);
+  const int64_t heads = g.batches * g.kv_heads;
+  if (heads == 0 || g.rows() == 0 || g.dim == 0) return;
   c.check(g.dim <= kMostDim, "the head dimension must be at most 512, got " + std::to_string(g.dim),
           OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN);
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
-  if (g.queries <= kDirect) {
-    const auto attend = AttendDirect_simd(t);
-    const int64_t grain = std::max<int64_t>(1, 50000 / std::max<int64_t>(4 * g.keys * g.dim, 1));
-    return c.parallel_for(pairs * g.queries, grain, [&](int64_t b, int64_t e) { attend(g, b, e); });
-  }
-  const size_t floats = size_t(pairs * (g.k_floats + g.v_floats));
+  const size_t floats = workspace_floats(g);
   std::vector<float> own;  // only where the plan did not know the shapes
-  float *k = static_cast<float *>(c.workspace());
-  if (c.workspace_bytes() < 4 * floats) own.resize(floats), k = own.data();
-  float *v = k + pairs * g.k_floats;
+  float *scratch = static_cast<float *>(c.workspace());
+  if (c.workspace_bytes() < 4 * floats) own.resize(floats), scratch = own.data();
+  if (g.direct()) {
+    g.partial = scratch;
+    const auto attend = AttendDirect_simd(t);
+    const int64_t work = 4 * (g.keys / g.splits) * g.dim * std::min(g.rows(), kRows);
+    c.parallel_for(heads * g.chunks * g.splits, std::max<int64_t>(1, 200000 / std::max<int64_t>(work, 1)),
+                   [&](int64_t b, int64_t e) { attend(g, b, e); });
+    if (g.splits == 1) return;
+    const auto join = Join_simd(t);
+    return c.parallel_for(heads * g.rows(), std::max<int64_t>(1, 100000 / (g.splits * g.dim)),
+                          [&](int64_t b, int64_t e) { join(g, b, e); });
+  }
+  float *k = scratch, *v = k + heads * g.k_floats;
   g.packed_k = k, g.packed_v = v;
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
-  c.parallel_for(pairs, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) {
-                     const int64_t at = (i / g.heads * g.k_at.batch + i % g.heads * g.k_at.head) * element;
-                     f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, g.keys, 0, panel_count(g.keys),
-                            k + i * g.k_floats);
-                     f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, g.keys, g.dim, 0, panel_count(g.dim),
-                            v + i * g.v_floats);
-                   }
-                 });
+  c.parallel_for(
+      heads, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)), [&](int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) {
+          const int64_t at = (i / g.kv_heads * g.k_at.batch + i % g.kv_heads * g.k_at.head) * element;
+          const int64_t n = g.length(i / g.kv_heads);
+          f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, n, 0, panel_count(n), k + i * g.k_floats);
+          f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, n, g.dim, 0, panel_count(g.dim),
+                 v + i * g.v_floats);
+        }
+      });
   const auto attend = Attend_simd(t);
   const int64_t grain = std::max<int64_t>(1, 200000 / std::max<int64_t>(4 * kQueries * g.keys * g.dim, 1));
-  c.parallel_for(pairs * ((g.queries + kQueries - 1) / kQueries), grain,
-                 [&](int64_t b, int64_t e) { attend(g, b, e); });
+  c.parallel_for(heads * ((g.rows() + kQueries - 1) / kQueries), grain, [&](int64_t b, int64_t e) { attend(g, b, e); });
 }
 
-void Reference(Context &c) {
-  const Attention g = attention(c);
+template <bool kCached> void Reference(Context &c) {
+  const Attention g = attention(c, kCached);
+  check_lengths(c, g);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     auto at = [](const void *p, int64_t i) { return double(float(static_cast<const T *>(p)[i])); };
-    std::vector<double> w(static_cast<size_t>(g.keys));
-    for (int64_t i = 0; i < g.batches * g.heads * g.queries; ++i) {
-      const int64_t s = i % g.queries, h = i / g.queries % g.heads, b = i / g.queries / g.heads;
-      const int64_t q = b * g.q_at.batch + h * g.q_at.head + s * g.q_at.row, k = b * g.k_at.batch + h * g.k_at.head;
+    std::vector<double> w;
+    for (int64_t i = 0; i < g.batches * g.kv_heads * g.rows(); ++i) {
+      const int64_t row = i % g.rows(), head = i / g.rows() % g.kv_heads, batch = i / g.rows() / g.kv_heads;
+      const int64_t q = g.query_at(batch, head, row), k = batch * g.k_at.batch + head * g.k_at.head;
+      w.assign(size_t(g.seen(g.length(batch), row)), 0.0);
       double most = -HUGE_VAL, sum = 0;
-      for (int64_t t = 0; t < g.keys; ++t) {
-        double dot = 0;
-        for (int64_t d = 0; d < g.dim; ++d) dot += at(g.q, q + d) * at(g.k, k + t * g.k_at.row + d);
-        w[size_t(t)] = dot * double(g.scale);
-        if (g.mask)
-          w[size_t(t)] += at(g.mask, b * g.mask_at[0] + h * g.mask_at[1] + s * g.mask_at[2] + t * g.mask_at[3]);
-        most = std::max(most, w[size_t(t)]);
+      for (size_t t = 0; t < w.size(); ++t) {
+        for (int64_t d = 0; d < g.dim; ++d) w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d);
+        w[t] *= double(g.scale);
+        if (g.mask) w[t] += at(g.mask, g.mask_row(batch, head, row) + int64_t(t) * g.mask_at[3]);
+        most = std::max(most, w[t]);
       }
       for (double &x : w) sum += x = std::exp(x - most);
       for (int64_t d = 0; d < g.dim; ++d) {
         double y = 0;
-        for (int64_t t = 0; t < g.keys; ++t) y += w[size_t(t)] / sum * at(g.v, k + t * g.k_at.row + d);
+        for (size_t t = 0; t < w.size(); ++t) y += w[t] / sum * at(g.v, k + int64_t(t) * g.k_at.row + d);
         c.output(0).data<T>()[q + d] = T(float(y));
       }
     }
@@ -235,6 +281,8 @@ void Reference(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(ScaledDotProductAttention, .inputs = -1, .infer = Infer, .kernel = Kernel, .reference = Reference,
-           .workspace = Workspace)
+OPGRAFT_OP(ScaledDotProductAttention, .inputs = -1, .infer = Infer, .kernel = Kernel<false>,
+           .reference = Reference<false>, .workspace = Workspace<false>)
+OPGRAFT_OP(CachedAttention, .inputs = 4, .infer = InferCached, .kernel = Kernel<true>, .reference = Reference<true>,
+           .workspace = Workspace<true>)
 #endif

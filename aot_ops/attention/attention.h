@@ -1,28 +1,61 @@
-// One call of ScaledDotProductAttention, and how its work is cut.
+// One call of ScaledDotProductAttention or CachedAttention, and how its work is cut.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace opgraft {
 
 constexpr int64_t kQueries = 24;   // two AVX-512 register tiles
-constexpr int64_t kDirect = 2;     // up to so many queries packing costs more than it saves
 constexpr int64_t kKeys = 256;     // a tile of scores is 24 KiB: half of L1
 constexpr int64_t kMostDim = 512;  // head dimension that the tiles on the stack have room for
 
-// One call. Element (b, h, row, d) of q and out lies at b * batch + h * head + row * row + d.
+// Few queries read keys and values where they lie (AttendDirect): packing would cost more than it saves.
+constexpr int64_t kDirectQueries = 2, kDirectRows = 8;
+constexpr int64_t kRows = 16;        // that read one tile together
+constexpr int64_t kTile = 64;        // keys: 32 KiB of keys at D = 128
+constexpr int64_t kUnits = 64;       // heads are split until there are so many units of work,
+constexpr int64_t kLeastKeys = 256;  // of at least so many keys
+
+// Element (b, h, s, d) of q and out lies at b * batch + h * head + s * row + d. The query heads [i * group,
+// (i + 1) * group) read head i of keys and values; their queries are the `rows()` of that head, head by head.
 struct Attention {
   struct Strides {
     int64_t batch, head, row;
   };
-  int64_t batches, heads, queries, keys, dim;
+  int64_t batches, heads, kv_heads, group, queries, keys, dim;
   float scale;
   const void *q, *k, *v, *mask;  // mask or null
   void *out;
   Strides q_at, k_at;
   int64_t mask_at[4];  // strides of the mask over [B, H, S, T]; 0 where it repeats
+  bool causal, wide_lengths;
+  const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;
-  int64_t k_floats, v_floats;  // per head
+  int64_t k_floats, v_floats;  // per head of keys
+  // AttendDirect: heads are cut into chunks of rows, and their keys into splits. With several splits each leaves for
+  // every row its sum of values, its maximum and its sum of weights here, for Join.
+  int64_t chunks, splits;
+  float *partial;
+
+  int64_t rows() const { return group * queries; }
+  int64_t partial_row() const { return (dim + 31) / 16 * 16; }
+  int64_t head_of(int64_t kv_head, int64_t row) const { return kv_head * group + row / queries; }
+  int64_t query_at(int64_t batch, int64_t kv_head, int64_t row) const {
+    return batch * q_at.batch + head_of(kv_head, row) * q_at.head + row % queries * q_at.row;
+  }
+  int64_t mask_row(int64_t batch, int64_t kv_head, int64_t row) const {
+    return batch * mask_at[0] + head_of(kv_head, row) * mask_at[1] + row % queries * mask_at[2];
+  }
+  int64_t length(int64_t batch) const {
+    if (!lengths) return keys;
+    return wide_lengths ? static_cast<const int64_t *>(lengths)[batch] : static_cast<const int32_t *>(lengths)[batch];
+  }
+  // The keys that a row sees, the first ones; `length` of its batch. The last query sees all.
+  int64_t seen(int64_t length, int64_t row) const {
+    return causal ? std::clamp<int64_t>(length - queries + 1 + row % queries, 0, length) : length;
+  }
+  bool direct() const { return queries <= kDirectQueries || rows() <= kDirectRows; }
 };
 
 }  // namespace opgraft

@@ -1,38 +1,73 @@
-"""Cases of ScaledDotProductAttention; the format is that of swiglu/cases.py."""
+"""Cases of ScaledDotProductAttention and CachedAttention; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
 
-def attention(q, k, v, mask=0.0, scale=np.nan, heads=0, layout="BHSD"):
-    if layout != "BHSD":
-        q, k, v = (x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3) for x in (q, k, v))
-    s = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale) + mask
-    w = np.exp(s - s.max(axis=-1, keepdims=True, initial=-np.inf))
-    y = w / w.sum(axis=-1, keepdims=True) @ v
-    return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], y.shape[1] * y.shape[3])
+def weights(q, k, mask, scale, is_causal):
+    """Scores, the keys that count, and softmax's weights; a row without keys has none."""
+    s, t = q.shape[-2], k.shape[-2]
+    scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale) + mask
+    seen = np.broadcast_to(np.tri(s, t, t - s, dtype=bool) | (not is_causal), scores.shape)
+    scores = np.where(seen, scores, -np.inf)
+    w = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
+    w = np.where(seen.any(-1, keepdims=True), w / w.sum(axis=-1, keepdims=True), 0.0)
+    return scores, seen & np.isfinite(scores), w
 
 
-def bound(u, q, k, v, mask=0.0, scale=np.nan, heads=0, layout="BHSD"):
+def by_heads(f):
+    """f on [B, H, S, D] with as many heads of keys as of queries, for every layout."""
+
+    def g(q, k, v, mask=0.0, heads=0, layout="BHSD", **attrs):
+        if layout != "BHSD":
+            size = q.shape[2] // heads
+            q, k, v = (x.reshape(*x.shape[:2], x.shape[2] // size, size).transpose(0, 2, 1, 3) for x in (q, k, v))
+        group = q.shape[1] // max(k.shape[1], 1)
+        y = f(q, np.repeat(k, group, 1), np.repeat(v, group, 1), mask=mask, **attrs)
+        shape = y.shape[0], y.shape[2], y.shape[1] * y.shape[3]
+        return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(shape)
+
+    return g
+
+
+@by_heads
+def attention(q, k, v, mask=0.0, scale=np.nan, is_causal=False):
+    return weights(q, k, mask, scale, is_causal)[2] @ v
+
+
+@by_heads
+def error(q, k, v, mask=0.0, scale=np.nan, is_causal=False):
     """A score is a float32 sum of D products, with the error that matmul/cases.py derives, and rounds when scaled,
     masked and reduced by the maximum; a weight takes over the largest error of its row's scores twice (numerator and
     sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum of |v| makes one
     rounding per term."""
-    if layout != "BHSD":
-        q, k, v = (x.reshape(*x.shape[:2], heads, x.shape[2] // heads).transpose(0, 2, 1, 3) for x in (q, k, v))
+    s, seen, w = weights(q, k, mask, scale, is_causal)
     scale = 1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale
-    t = k.shape[-2]
-    s = q @ k.swapaxes(-1, -2) * scale + mask
-    seen = np.isfinite(s)
     products = scale * 8 * np.sqrt(q.shape[-1] * (q**2 @ k.swapaxes(-1, -2) ** 2) / 6)
     size = np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + 2 * np.abs(s), 0.0)
     score = np.max(np.where(seen, products + 2 * size, 0.0), axis=-1, keepdims=True, initial=0.0)
-    w = np.exp(s - s.max(axis=-1, keepdims=True, initial=-np.inf))
-    y = w / w.sum(axis=-1, keepdims=True) @ np.abs(v) * 2.0**-24 * (2 * score + 1.25 * t + 16)
-    return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(y.shape[0], y.shape[2], y.shape[1] * y.shape[3])
+    return w @ np.abs(v) * 2.0**-24 * (2 * score + 1.25 * k.shape[-2] + 16)
 
 
-REFERENCE = {"ScaledDotProductAttention": attention}
-BOUND = {"ScaledDotProductAttention": bound}
+def bound(u, *inputs, **attrs):
+    return error(*inputs, **attrs)
+
+
+def cached(f):
+    """Of each batch the keys that are there; what lies behind them is not read."""
+
+    def g(q, k, v, lengths, **attrs):
+        rows = [f(q[b : b + 1], *(x[b : b + 1, :, : int(n)] for x in (k, v)), is_causal=True, **attrs)
+                for b, n in enumerate(lengths)]  # fmt: skip
+        return np.concatenate([q[:0], *rows])
+
+    return g
+
+
+REFERENCE = {"ScaledDotProductAttention": attention, "CachedAttention": cached(attention)}
+BOUND = {
+    "ScaledDotProductAttention": bound,
+    "CachedAttention": lambda u, *inputs, **attrs: cached(error)(*inputs, **attrs),
+}
 # One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -55,12 +90,14 @@ SIZES = [
 ]
 
 
-def case(dtype, size, layout, mask=None, **attrs):
+def case(dtype, size, layout, mask=None, shared=1, **attrs):
+    """shared: query heads that read one head of keys"""
     b, h, s, t, d = size
+    n = h // shared
     if layout == "BHSD":
-        shapes = [(b, h, s, d), (b, h, t, d), (b, h, t, d)]
+        shapes = [(b, h, s, d), (b, n, t, d), (b, n, t, d)]
     else:
-        shapes = [(b, s, h * d), (b, t, h * d), (b, t, h * d)]
+        shapes = [(b, s, h * d), (b, t, n * d), (b, t, n * d)]
         attrs["heads"] = h
     inputs = [(dtype, x) for x in shapes] + (
         [mask if mask and isinstance(mask[0], str) else (dtype, mask)] if mask is not None else []
@@ -90,11 +127,63 @@ CASES = (
     + [case("float32", (1, 1, 5, 3, 8), "BHSD", ("float32", [[0.0, -INF, 0.5]] * 4 + [[-INF] * 3]))]
 )
 
+# B, H, S, T, D and query heads of one head of keys: one row and several, more than a tile holds, keys in splits.
+GROUPS = [
+    ((2, 4, 1, 70, 24), 2),
+    ((1, 8, 1, 1100, 128), 4),
+    ((1, 6, 2, 600, 40), 3),
+    ((2, 20, 1, 65, 17), 20),
+    ((1, 40, 2, 530, 64), 40),
+    ((2, 6, 5, 130, 32), 3),
+    ((1, 4, 30, 300, 33), 2),
+    ((1, 4, 1, 0, 8), 2),
+]
+CASES += (
+    [case(t, s, layout, shared=n) for t in TOLERANCE for s, n in GROUPS for layout in ("BHSD", "BSE")]
+    + [case(t, s, layout, is_causal=True) for t in TOLERANCE for s in SIZES for layout in ("BHSD", "BSE")]
+    + [case("float32", s, layout, shared=n, is_causal=True) for s, n in GROUPS for layout in ("BHSD", "BSE")]
+    + [case("float32", (1, 0, 3, 4, 8), "BHSD")]
+    # More queries than keys: the first ones see none. With a mask.
+    + [
+        case(t, (2, 4, s, 9, 16), "BHSD", (2, 1, s, 9), is_causal=True, shared=2)
+        for t in TOLERANCE
+        for s in (2, 13, 40)
+    ]
+    # A split of the keys masked out entirely; all of them.
+    + [case("float32", (1, 2, 1, 1024, 8), "BHSD", ("float32", [-INF] * 600 + [0.5] * 424))]
+    + [case("float32", (1, 2, 1, 1024, 8), "BHSD", ("float32", [-INF] * 1024))]
+)
+
+
+def filled(dtype, size, lengths, index="int32", **attrs):
+    b, h, shared, s, t, d = size
+    n = h // shared
+    inputs = [(dtype, (b, h, s, d)), (dtype, (b, n, t, d)), (dtype, (b, n, t, d)), (index, lengths)]
+    return {"op": "CachedAttention", "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
+
+
+CASES += [
+    filled(t, size, lengths, index)
+    for t in TOLERANCE
+    for size, lengths, index in [
+        ((3, 4, 2, 1, 80, 24), [80, 1, 33], "int32"),
+        ((2, 8, 4, 1, 1500, 128), [1500, 400], "int64"),
+        ((2, 2, 1, 2, 700, 40), [2, 650], "int32"),
+        ((2, 4, 2, 9, 70, 16), [9, 44], "int64"),
+        ((2, 3, 1, 30, 600, 33), [513, 30], "int32"),
+        ((2, 3, 1, 4, 9, 8), [0, 2], "int32"),
+        ((2, 3, 3, 1, 300, 8), [0, 300], "int64"),
+        ((1, 2, 1, 1, 0, 8), [0], "int32"),
+        ((0, 2, 1, 1, 5, 8), [], "int32"),
+    ]
+] + [filled("float32", (2, 4, 2, 3, 20, 8), [5, 20], scale=0.3)]  # fmt: skip
+
 REFUSED = [
     {
         "op": "ScaledDotProductAttention",
         "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 5, 6)), ("float32", (1, 2, 5, 4))],
-        "error": r"k.shape must agree with q.shape \(1, 2, 3, 4\) in all but the sequence, got \(1, 2, 5, 6\)",
+        "error": r"k.shape must agree with q.shape \(1, 2, 3, 4\) in all but the heads and the sequence, "
+        r"got \(1, 2, 5, 6\)",
     },
     {
         "op": "ScaledDotProductAttention",
@@ -111,5 +200,36 @@ REFUSED = [
         "op": "ScaledDotProductAttention",
         "inputs": [("float32", (1, 2, 3, 4))] * 3 + [("float32", (1, 1, 3, 4))],
         "error": r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 6, 3, 4)), ("float32", (1, 4, 5, 4)), ("float32", (1, 4, 5, 4))],
+        "error": r"k's heads must divide q's, got shapes \(1, 4, 5, 4\) and \(1, 6, 3, 4\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 6, 16)), ("float32", (1, 4, 4)), ("float32", (1, 4, 4))],
+        "attrs": {"layout": "BSE", "heads": 2},
+        "error": r"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, 6, 16\)",
+    },
+    {
+        "op": "CachedAttention",
+        "inputs": [("float32", (2, 2, 3, 4))] * 3 + [("int32", [3])],
+        "error": r"CachedAttention: lengths.shape must be \(2,\), got \(1,\)",
+    },
+    {
+        "op": "CachedAttention",
+        "inputs": [("float32", (2, 2, 3, 4))] * 3 + [("float32", [3, 3])],
+        "error": "CachedAttention: lengths.dtype must be one of int32, int64, got float32",
+    },
+    {
+        "op": "CachedAttention",
+        "inputs": [("float32", (2, 2, 3, 4))] * 3 + [("int64", [3, 4])],
+        "error": r"CachedAttention: lengths must be in \[0, 3\], got 4",
+    },
+    {
+        "op": "CachedAttention",
+        "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 3, 4)), ("float32", (1, 1, 3, 4)), ("int64", [3])],
+        "error": r"CachedAttention: v_cache.shape must equal k_cache.shape \(1, 2, 3, 4\), got \(1, 1, 3, 4\)",
     },
 ]

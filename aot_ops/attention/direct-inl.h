@@ -1,4 +1,5 @@
-// Attention of single queries over keys and values as they lie, per SIMD target.
+// Attention of few queries over keys and values as they lie, per SIMD target: a tile of keys is read once for all
+// queries of the heads that share it, then its values. What bounds it is the memory that holds them.
 #include <cmath>
 
 #include "attention.h"
@@ -11,25 +12,25 @@
 #endif
 
 #include "opgraft/simd.h"
-#include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/exp-inl.h"
 #include "aot_ops/common/map-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// Scores of one row become weights e^(s - m); `m` and `l` are the row's running maximum and sum.
-// Returns the factor for what was summed before.
-template <class T>
-HWY_INLINE float SoftmaxRow(float *s, int64_t n, float scale, const T *mask, int64_t mask_step, float *m, float *l) {
+// Scores of the first `seen` of n keys become weights e^(s - m), those of the others 0; `m` and `l` are the row's
+// running maximum and sum. Returns the factor for what was summed before.
+template <class T> HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, float scale, const T *mask,
+                                               int64_t mask_step, float *m, float *l) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, scale);
   auto most = low;
   for (int64_t i = 0; i < n; i += lanes) {
-    const size_t count = size_t(n - i < lanes ? n - i : lanes);
+    const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
     const bool whole = count == size_t(lanes);
     auto v = hn::Mul(hn::LoadU(d, s + i), factor);
-    if (mask) {
+    if (mask && count) {
       if (mask_step == 0) v = hn::Add(v, hn::Set(d, float(*mask)));
       else v = hn::Add(v, whole ? LoadF32(d, mask + i) : LoadF32N(d, mask + i, count));
     }
@@ -42,11 +43,11 @@ HWY_INLINE float SoftmaxRow(float *s, int64_t n, float scale, const T *mask, int
   const auto shift = hn::Set(d, base);
   auto sum = hn::Zero(d);
   for (int64_t i = 0; i < n; i += lanes) {
-    const auto p = Exp(d, hn::Sub(hn::LoadU(d, s + i), shift));
+    const auto p = ExpBelow0(d, hn::Sub(hn::LoadU(d, s + i), shift));
     hn::StoreU(p, d, s + i);
     sum = hn::Add(sum, p);
   }
-  const float before = *m == -HUGE_VALF ? 0.0f : std::exp(*m - base);
+  const float before = *m == base ? 1.0f : *m == -HUGE_VALF ? 0.0f : std::exp(*m - base);
   *l = *l * before + hn::GetLane(hn::SumOfLanes(d, sum));
   *m = next;
   return before;
@@ -57,92 +58,204 @@ template <class D, class T> HWY_INLINE hn::Vec<D> LoadColumn(D d, const T *row, 
   return dim - i >= int64_t(hn::Lanes(d)) ? LoadF32(d, row + i) : LoadF32N(d, row + i, size_t(dim - i));
 }
 
-// Scores of n keys, `step` apart, for one query, which is padded with zeros to whole vectors.
-template <class T>
-HWY_INLINE void ScoreRow(const float *q, const T *k, int64_t step, int64_t n, int64_t dim, float *s) {
+// The sum of v's blocks of 128 bits.
+template <class D> HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumOfBlocks(D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) <= 4) {
+    return v;
+  } else {
+    const hn::Half<D> half;
+    return SumOfBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
+// The sums of four vectors' lanes.
+template <class D> HWY_INLINE void StoreSums(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, float *to) {
+  const hn::RepartitionToWide<D> w;
+  const auto ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));  // a, b, a, b in every block
+  const auto ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
+  const auto lower = hn::BitCast(d, hn::InterleaveLower(w, hn::BitCast(w, ab), hn::BitCast(w, ce)));
+  const auto upper = hn::BitCast(d, hn::InterleaveUpper(w, hn::BitCast(w, ab), hn::BitCast(w, ce)));
+  hn::StoreU(SumOfBlocks(d, hn::Add(lower, upper)), hn::CappedTag<float, 4>(), to);
+}
+
+// s[r * kTile + t] = q row r times key t, of kR rows, which are padded with zeros to whole vectors and `width` apart,
+// and n keys, `step` apart. Keys are taken kT at once.
+template <int kR, int kT, class T>
+HWY_INLINE void ScoreRows(const float *q, int64_t width, const T *k, int64_t step, int64_t n, int64_t dim, float *s) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
+  const int64_t lanes = int64_t(hn::Lanes(d)), whole = dim / lanes * lanes;
   int64_t t = 0;
-  for (; t + 4 <= n; t += 4) {  // four chains hide the latency of FMA
-    auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
+  for (; t + kT <= n; t += kT) {
     const T *row = k + t * step;
-    for (int64_t i = 0; i < dim; i += lanes) {
-      const auto x = hn::LoadU(d, q + i);
-      s0 = hn::MulAdd(x, LoadColumn(d, row, i, dim), s0);
-      s1 = hn::MulAdd(x, LoadColumn(d, row + step, i, dim), s1);
-      s2 = hn::MulAdd(x, LoadColumn(d, row + 2 * step, i, dim), s2);
-      s3 = hn::MulAdd(x, LoadColumn(d, row + 3 * step, i, dim), s3);
+    hn::Vec<decltype(d)> sum[kR][kT];
+#pragma GCC unroll 4
+    for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+      for (int j = 0; j < kT; ++j) sum[r][j] = hn::Zero(d);
+    auto add = [&](int64_t i, auto load) HWY_ATTR {
+      hn::Vec<decltype(d)> x[kR];
+#pragma GCC unroll 4
+      for (int r = 0; r < kR; ++r) x[r] = hn::LoadU(d, q + r * width + i);
+#pragma GCC unroll 8
+      for (int j = 0; j < kT; ++j) {
+        const auto y = load(row + j * step + i);
+#pragma GCC unroll 4
+        for (int r = 0; r < kR; ++r) sum[r][j] = hn::MulAdd(x[r], y, sum[r][j]);
+      }
+    };
+    for (int64_t i = 0; i < whole; i += lanes) add(i, [&](const T *p) HWY_ATTR { return LoadF32(d, p); });
+    if (whole < dim) add(whole, [&](const T *p) HWY_ATTR { return LoadF32N(d, p, size_t(dim - whole)); });
+#pragma GCC unroll 4
+    for (int r = 0; r < kR; ++r) {
+      if constexpr (kT == 1) {
+        s[r * kTile + t] = hn::GetLane(hn::SumOfLanes(d, sum[r][0]));
+      } else {
+#pragma GCC unroll 2
+        for (int j = 0; j < kT; j += 4)
+          StoreSums(d, sum[r][j], sum[r][j + 1], sum[r][j + 2], sum[r][j + 3], s + r * kTile + t + j);
+      }
     }
-    s[t] = hn::GetLane(hn::SumOfLanes(d, s0));
-    s[t + 1] = hn::GetLane(hn::SumOfLanes(d, s1));
-    s[t + 2] = hn::GetLane(hn::SumOfLanes(d, s2));
-    s[t + 3] = hn::GetLane(hn::SumOfLanes(d, s3));
   }
-  for (; t < n; ++t) {
-    auto sum = hn::Zero(d);
-    for (int64_t i = 0; i < dim; i += lanes)
-      sum = hn::MulAdd(hn::LoadU(d, q + i), LoadColumn(d, k + t * step, i, dim), sum);
-    s[t] = hn::GetLane(hn::SumOfLanes(d, sum));
-  }
+  if constexpr (kT > 1)
+    if (t < n) ScoreRows<kR, kT == 8 ? 4 : 1>(q, width, k + t * step, step, n - t, dim, s + t);
 }
 
-// sums = sums * before + the n rows of v, `step` apart, weighted by s; kVectors vectors from column i on.
-template <int kVectors, class T> HWY_INLINE void WeighRows(const float *s, const T *v, int64_t step, int64_t n,
-                                                           int64_t i, int64_t dim, float before, float *sums) {
+// sums = sums * before + the n rows of v, `step` apart, weighted by s, for kR rows; kC vectors from column i on.
+template <int kR, int kC, class T> HWY_INLINE void WeighColumns(const float *s, const T *v, int64_t step, int64_t n,
+                                                                int64_t i, int64_t dim, const float *before,
+                                                                float *sums, int64_t width) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  hn::Vec<decltype(d)> even[kVectors], odd[kVectors];
+  hn::Vec<decltype(d)> sum[kR][kC];
 #pragma GCC unroll 4
-  for (int c = 0; c < kVectors; ++c) {
-    even[c] = hn::Mul(hn::LoadU(d, sums + i + c * lanes), hn::Set(d, before));
-    odd[c] = hn::Zero(d);
-  }
-  int64_t t = 0;
-  for (; t + 2 <= n; t += 2) {
-    const T *row = v + t * step;
+  for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < kC; ++c)
+      sum[r][c] = hn::Mul(hn::LoadU(d, sums + r * width + i + c * lanes), hn::Set(d, before[r]));
+  auto add = [&](int64_t t, auto load) HWY_ATTR {
+    hn::Vec<decltype(d)> p[kR];
 #pragma GCC unroll 4
-    for (int c = 0; c < kVectors; ++c) {
-      even[c] = hn::MulAdd(hn::Set(d, s[t]), LoadColumn(d, row, i + c * lanes, dim), even[c]);
-      odd[c] = hn::MulAdd(hn::Set(d, s[t + 1]), LoadColumn(d, row + step, i + c * lanes, dim), odd[c]);
+    for (int r = 0; r < kR; ++r) p[r] = hn::Set(d, s[r * kTile + t]);
+#pragma GCC unroll 8
+    for (int c = 0; c < kC; ++c) {
+      const auto x = load(v + t * step, i + c * lanes);
+#pragma GCC unroll 4
+      for (int r = 0; r < kR; ++r) sum[r][c] = hn::MulAdd(p[r], x, sum[r][c]);
     }
+  };
+  if (dim - i >= kC * lanes) {
+    for (int64_t t = 0; t < n; ++t) add(t, [&](const T *row, int64_t j) HWY_ATTR { return LoadF32(d, row + j); });
+  } else {
+    for (int64_t t = 0; t < n; ++t)
+      add(t, [&](const T *row, int64_t j) HWY_ATTR { return LoadColumn(d, row, j, dim); });
   }
 #pragma GCC unroll 4
-  for (int c = 0; c < kVectors; ++c) {
-    if (t < n) even[c] = hn::MulAdd(hn::Set(d, s[t]), LoadColumn(d, v + t * step, i + c * lanes, dim), even[c]);
-    hn::StoreU(hn::Add(even[c], odd[c]), d, sums + i + c * lanes);
-  }
+  for (int r = 0; r < kR; ++r)
+#pragma GCC unroll 8
+    for (int c = 0; c < kC; ++c) hn::StoreU(sum[r][c], d, sums + r * width + i + c * lanes);
 }
 
-// Units [begin, end) of (batch, head, query), keys and values as they lie.
+// All columns, in as few passes over v as there are registers for.
+template <int kR, class T> HWY_INLINE void WeighRows(const float *s, const T *v, int64_t step, int64_t n, int64_t dim,
+                                                     const float *before, float *sums, int64_t width) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  constexpr int kMost = (hn::MaxLanes(d) == 16 ? 16 : 8) / kR < 8 ? (hn::MaxLanes(d) == 16 ? 16 : 8) / kR : 8;
+  int64_t i = 0;
+  for (; i + (kMost - 1) * lanes < dim; i += kMost * lanes)
+    WeighColumns<kR, kMost>(s, v, step, n, i, dim, before, sums, width);
+  if constexpr (kMost > 4)
+    for (; i + 3 * lanes < dim; i += 4 * lanes) WeighColumns<kR, 4>(s, v, step, n, i, dim, before, sums, width);
+  for (; i + lanes < dim; i += 2 * lanes) WeighColumns<kR, 2>(s, v, step, n, i, dim, before, sums, width);
+  if (i < dim) WeighColumns<kR, 1>(s, v, step, n, i, dim, before, sums, width);
+}
+
+// One row of the result from its sums; a row that saw no key is 0.
+template <class T> HWY_INLINE void Finish(const float *sums, float l, bool saw, T *out, int64_t dim) {
+  const hn::ScalableTag<float> d;
+  const auto scale = hn::Set(d, 1.0f / l);
+  Map([&](auto, auto x) HWY_ATTR { return saw ? hn::Mul(x, scale) : hn::Zero(d); }, out, dim, sums);
+}
+
+// Units [begin, end) of (batch, head of keys, chunk of rows, split of keys).
 template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  HWY_ALIGN float q[kMostDim], scores[kKeys], sums[kMostDim];
+  const int64_t lanes = int64_t(hn::Lanes(d)), width = (g.dim + lanes - 1) / lanes * lanes, step = g.k_at.row;
+  constexpr int kMost = hn::MaxLanes(d) == 16 ? 4 : 2;  // rows at once; registers
+  HWY_ALIGN float q[kRows * kMostDim], scores[kRows * kTile], sums[kRows * kMostDim];
   for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t s = unit % g.queries, head = unit / g.queries % g.heads, batch = unit / g.queries / g.heads;
-    const int64_t at = batch * g.q_at.batch + head * g.q_at.head + s * g.q_at.row;
-    const int64_t from = batch * g.k_at.batch + head * g.k_at.head, step = g.k_at.row;
+    const int64_t split = unit % g.splits, chunk = unit / g.splits % g.chunks;
+    const int64_t head = unit / g.splits / g.chunks % g.kv_heads, batch = unit / g.splits / g.chunks / g.kv_heads;
+    const int64_t row0 = chunk * kRows, rows = g.rows() - row0 < kRows ? g.rows() - row0 : kRows;
+    const int64_t from = batch * g.k_at.batch + head * g.k_at.head, length = g.length(batch);
     const T *keys = static_cast<const T *>(g.k) + from, *values = static_cast<const T *>(g.v) + from;
-    for (int64_t i = 0; i < g.dim; i += lanes) {
-      hn::StoreU(LoadColumn(d, static_cast<const T *>(g.q) + at, i, g.dim), d, q + i);
-      hn::StoreU(hn::Zero(d), d, sums + i);
+    float m[kRows], l[kRows], before[kRows];
+    for (int64_t r = 0; r < rows; ++r) {
+      const T *row = static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r);
+      for (int64_t i = 0; i < width; i += lanes) {
+        hn::StoreU(LoadColumn(d, row, i, g.dim), d, q + r * width + i);
+        hn::StoreU(hn::Zero(d), d, sums + r * width + i);
+      }
+      m[r] = -HUGE_VALF, l[r] = 0.0f;
     }
+    const int64_t last = length * (split + 1) / g.splits;
+    for (int64_t t = length * split / g.splits; t < last; t += kTile) {
+      const int64_t n = last - t < kTile ? last - t : kTile;
+      const T *k = keys + t * step, *v = values + t * step;
+      int64_t r = 0;
+      for (; r + kMost <= rows; r += kMost)
+        ScoreRows<kMost, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
+      if constexpr (kMost > 2)
+        for (; r + 2 <= rows; r += 2) ScoreRows<2, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
+      if (r < rows) ScoreRows<1, 8>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
+      for (r = 0; r < rows; ++r) {
+        const T *mask =
+            g.mask ? static_cast<const T *>(g.mask) + g.mask_row(batch, head, row0 + r) + t * g.mask_at[3] : nullptr;
+        const int64_t seen = g.seen(length, row0 + r) - t;
+        before[r] = SoftmaxRow(scores + r * kTile, n, seen < n ? seen : n, g.scale, mask, g.mask_at[3], m + r, l + r);
+      }
+      r = 0;
+      for (; r + kMost <= rows; r += kMost)
+        WeighRows<kMost>(scores + r * kTile, v, step, n, g.dim, before + r, sums + r * width, width);
+      if constexpr (kMost > 2)
+        for (; r + 2 <= rows; r += 2)
+          WeighRows<2>(scores + r * kTile, v, step, n, g.dim, before + r, sums + r * width, width);
+      if (r < rows) WeighRows<1>(scores + r * kTile, v, step, n, g.dim, before + r, sums + r * width, width);
+    }
+    for (int64_t r = 0; r < rows; ++r) {
+      if (g.splits == 1) {
+        Finish(sums + r * width, l[r], g.seen(length, row0 + r) > 0,
+               static_cast<T *>(g.out) + g.query_at(batch, head, row0 + r), g.dim);
+      } else {
+        float *to = g.partial + (unit * kRows + r) * g.partial_row();
+        to[0] = m[r], to[1] = l[r];
+        for (int64_t i = 0; i < g.dim; ++i) to[16 + i] = sums[r * width + i];
+      }
+    }
+  }
+}
+
+// Rows [begin, end) of (batch, head of keys, row) from their splits.
+template <class T> void Join(const Attention &g, int64_t begin, int64_t end) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  HWY_ALIGN float sums[kMostDim];
+  for (int64_t i = begin; i < end; ++i) {
+    const int64_t row = i % g.rows(), head = i / g.rows() % g.kv_heads, batch = i / g.rows() / g.kv_heads;
+    const int64_t unit = (i / g.rows() * g.chunks + row / kRows) * g.splits;
+    auto part = [&](int64_t split) { return g.partial + ((unit + split) * kRows + row % kRows) * g.partial_row(); };
     float m = -HUGE_VALF, l = 0.0f;
-    for (int64_t t = 0; t < g.keys; t += kKeys) {
-      const int64_t n = g.keys - t < kKeys ? g.keys - t : kKeys;
-      const T *mask = g.mask ? static_cast<const T *>(g.mask) + batch * g.mask_at[0] + head * g.mask_at[1] +
-                                   s * g.mask_at[2] + t * g.mask_at[3]
-                             : nullptr;
-      ScoreRow(q, keys + t * step, step, n, g.dim, scores);
-      const float before = SoftmaxRow(scores, n, g.scale, mask, g.mask_at[3], &m, &l);
-      const T *v = values + t * step;
-      int64_t i = 0;
-      for (; i + 3 * lanes < g.dim; i += 4 * lanes) WeighRows<4>(scores, v, step, n, i, g.dim, before, sums);
-      for (; i + lanes < g.dim; i += 2 * lanes) WeighRows<2>(scores, v, step, n, i, g.dim, before, sums);
-      if (i < g.dim) WeighRows<1>(scores, v, step, n, i, g.dim, before, sums);
+    for (int64_t s = 0; s < g.splits; ++s) m = part(s)[0] > m ? part(s)[0] : m;
+    for (int64_t s = 0; s < g.splits; ++s) {
+      const float *p = part(s), w = p[0] == m ? 1.0f : std::exp(p[0] - m);
+      l += w * p[1];
+      const auto weight = hn::Set(d, w);
+      for (int64_t c = 0; c < g.dim; c += lanes) {
+        const auto x = LoadColumn(d, p + 16, c, g.dim);
+        hn::StoreU(s == 0 ? hn::Mul(weight, x) : hn::MulAdd(weight, x, hn::LoadU(d, sums + c)), d, sums + c);
+      }
     }
-    const auto scale = hn::Set(d, g.keys ? 1.0f / l : 0.0f);
-    Map([&](auto, auto x) HWY_ATTR { return hn::Mul(x, scale); }, static_cast<T *>(g.out) + at, g.dim, sums);
+    Finish(sums, l, g.seen(g.length(batch), row) > 0, static_cast<T *>(g.out) + g.query_at(batch, head, row), g.dim);
   }
 }
 
