@@ -13,16 +13,19 @@ OPGRAFT_SIMD_FLOATS(GemmPanels)
 OPGRAFT_SIMD_FLOATS(PackPanels)
 OPGRAFT_SIMD_FLOATS(PanelElement)
 OPGRAFT_SIMD_FLOATS(Skinny)
+OPGRAFT_SIMD_FLOATS(SkinnySum)
 
 // The functions of one storage type.
 struct ProductKernels {
   decltype(GemmPanels_simd(0)) gemm;
   decltype(PackPanels_simd(0)) pack;
-  decltype(Skinny_simd(0)) skinny;  // null: B always comes packed
-  int64_t element;                  // bytes of an element of B in a panel
+  decltype(Skinny_simd(0)) skinny;  // null: B is never read in place
+  decltype(SkinnySum_simd(0)) skinny_sum;
+  int64_t element;  // bytes of an element of B in a panel
 };
 inline ProductKernels product_kernels(int32_t dtype) {
-  return {GemmPanels_simd(dtype), PackPanels_simd(dtype), Skinny_simd(dtype), PanelElement_simd(dtype)()};
+  return {GemmPanels_simd(dtype), PackPanels_simd(dtype), Skinny_simd(dtype), SkinnySum_simd(dtype),
+          PanelElement_simd(dtype)()};
 }
 
 // What is worked on at a time: rows of A (a multiple of the tile's), panels of B, steps of k.
@@ -80,17 +83,37 @@ inline void pack_b(const GemmProblem &p, const ProductKernels &f, void *dst) {
   }
 }
 
-// So few rows that B is better read where it lies.
-constexpr int64_t kSkinnyRows = 16;
 inline bool in_place(const GemmProblem &p, const ProductKernels &f) {
   return f.skinny && p.m <= kSkinnyRows && (p.b.column_stride == 1 || p.b.row_stride == 1);
 }
+
+// How B in place is shared among threads: strips of columns and, where its rows are contiguous, pieces of K, so that
+// memory is read in long runs. By sizes alone: the sums do not depend on the number of threads.
+struct SkinnyUnits {
+  int64_t strip, strips, pieces = 1, rows;
+  SkinnyUnits(const GemmProblem &p, const ProductKernels &f) : rows(p.k) {
+    constexpr int64_t kUnit = 256 << 10, kMostPieces = 16;  // bytes of a unit at least: about 10 us
+    const int64_t panel = PanelWidth_simd()(), element = int64_t(dtype_size(p.dtype));
+    strip = (p.m <= 2 ? kSkinnyFloats : 4096) / std::max<int64_t>(p.m, 1) / panel * panel;
+    if (p.b.column_stride != 1)
+      strip = std::clamp(kUnit / std::max<int64_t>(p.k * element, 1) / panel * panel, panel, strip);
+    else if (p.batch > 0)
+      pieces = std::clamp<int64_t>(p.k * p.n * element / kUnit, 1, std::max<int64_t>(kMostPieces / p.batch, 1));
+    rows = ((p.k + pieces - 1) / pieces + 7) / 8 * 8;
+    pieces = std::max<int64_t>((p.k + rows - 1) / std::max<int64_t>(rows, 1), 1);
+    strips = (p.n + strip - 1) / strip;
+  }
+  uint64_t partial_bytes(const GemmProblem &p) const {
+    return pieces > 1 ? uint64_t(p.batch * pieces * p.m * p.n) * 4 : 0;
+  }
+};
 
 // Workspace that run_product asks for; `constant`: B will come packed.
 inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f, bool constant) {
   if (p.m < 0 || p.n < 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
   const uint64_t a = 4 * (p.a_floats() + (p.offset ? uint64_t(p.a_count * p.m) : 0)) + 128;
-  return a + (constant || in_place(p, f) ? 0 : packed_bytes(p, f));
+  if (constant) return a;
+  return a + (in_place(p, f) ? SkinnyUnits(p, f).partial_bytes(p) : packed_bytes(p, f));
 }
 
 // Rows of A as float32 where they are not read in place.
@@ -182,17 +205,28 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
                     sums ? sums + am * p.m : nullptr};
   };
   if (skinny) {
-    // A thread's share of a product is a run of panels: about 10 us of reading.
-    const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k * width, 1));
-    return c.parallel_for(p.batch * panels, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end;) {
-        const int64_t product = i / panels, panel = i % panels, count = std::min(end - i, panels - panel);
+    const SkinnyUnits u(p, f);
+    auto *partial = reinterpret_cast<float *>(take(u.partial_bytes(p)));
+    const int64_t each = u.pieces * u.strips, sums_each = u.pieces * p.m * p.n;
+    const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(u.rows * std::min(u.strip, p.n), 1));
+    c.parallel_for(p.batch * each, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        const int64_t product = i / each, n0 = i % u.strips * u.strip, piece = i % each / u.strips;
         MatrixRef from = p.b;
         from.data = static_cast<const char *>(p.b.data) + b_of(product) * b_bytes(p);
-        f.skinny(tile_of(product), from, panel * width, std::min((panel + count) * width, p.n));
-        i += count;
+        f.skinny(tile_of(product), from, n0, std::min(n0 + u.strip, p.n), piece * u.rows,
+                 std::min((piece + 1) * u.rows, p.k),
+                 u.pieces > 1 ? partial + product * sums_each + piece * p.m * p.n : nullptr);
       }
     });
+    if (u.pieces > 1)
+      c.parallel_for(p.batch * panels, std::max<int64_t>(1, 65536 / (u.pieces * p.m * width)),
+                     [&](int64_t begin, int64_t end) {
+                       for (int64_t i = begin; i < end; ++i)
+                         f.skinny_sum(tile_of(i / panels), partial + i / panels * sums_each, u.pieces,
+                                      i % panels * width, std::min((i % panels + 1) * width, p.n));
+                     });
+    return;
   }
   // Units of work: a block of rows times a few panels.
   const int64_t blocks = (p.m + t.rows - 1) / t.rows, groups = (panels + t.panels - 1) / t.panels;

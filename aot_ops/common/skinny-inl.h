@@ -15,50 +15,42 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-constexpr int64_t kSkinnyFloats = 4096;  // sums of a strip, 16 KiB: they stay in L1
-
-// sums[m][width] of columns [column, column + width) where B's rows are contiguous: eight rows of B at a time, side by
-// side, each a stream of its own.
-template <class T> void SkinnyRows(const GemmTile &g, const MatrixRef &b, int64_t column, int64_t width, float *sums) {
-  constexpr int64_t kRows = 8;
+// sums[m][width], `ld` apart, of columns [column, column + width) and rows [k0, k1) of B, whose rows are contiguous:
+// kRows of them at a time, side by side, each a stream of its own.
+template <int kRows, class T> HWY_INLINE void RowsOf(const GemmTile &g, const MatrixRef &b, int64_t k0, int64_t k1,
+                                                     int64_t column, int64_t width, float *sums, int64_t ld) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  for (int64_t i = 0; i < g.m * width; ++i) sums[i] = 0.0f;
   const T *from = static_cast<const T *>(b.data) + column;
-  int64_t k = 0;
-  for (; k + kRows <= g.k; k += kRows) {
+  const auto steps = [&](int64_t k, auto count) HWY_ATTR {
+    constexpr int kCount = decltype(count)::value;
     const T *row = from + k * b.row_stride;
     int64_t j = 0;
     for (; j + lanes <= width; j += lanes) {
-      hn::Vec<decltype(d)> v[kRows];
+      hn::Vec<decltype(d)> v[kCount];
 #pragma GCC unroll 8
-      for (int64_t i = 0; i < kRows; ++i) {
+      for (int i = 0; i < kCount; ++i) {
         v[i] = LoadF32(d, row + i * b.row_stride + j);
-        __builtin_prefetch(row + (i + kRows) * b.row_stride + j);
+        // With eight rows the runs are short: fetch the next rows, which no stream foresees.
+        if (kCount == 8) __builtin_prefetch(row + (i + kRows) * b.row_stride + j);
       }
       for (int64_t r = 0; r < g.m; ++r) {
         const float *a = g.a + r * g.lda + k;
-        auto sum = hn::LoadU(d, sums + r * width + j);
+        auto sum = hn::LoadU(d, sums + r * ld + j);
 #pragma GCC unroll 8
-        for (int64_t i = 0; i < kRows; ++i) sum = hn::MulAdd(hn::Set(d, a[i]), v[i], sum);
-        hn::StoreU(sum, d, sums + r * width + j);
+        for (int i = 0; i < kCount; ++i) sum = hn::MulAdd(hn::Set(d, a[i]), v[i], sum);
+        hn::StoreU(sum, d, sums + r * ld + j);
       }
     }
     for (; j < width; ++j)
       for (int64_t r = 0; r < g.m; ++r)
-        for (int64_t i = 0; i < kRows; ++i)
-          sums[r * width + j] += g.a[r * g.lda + k + i] * float(row[i * b.row_stride + j]);
-  }
-  for (; k < g.k; ++k)
-    for (int64_t r = 0; r < g.m; ++r) {
-      const T *row = from + k * b.row_stride;
-      const auto x = hn::Set(d, g.a[r * g.lda + k]);
-      float *sum = sums + r * width;
-      int64_t j = 0;
-      for (; j + lanes <= width; j += lanes)
-        hn::StoreU(hn::MulAdd(x, LoadF32(d, row + j), hn::LoadU(d, sum + j)), d, sum + j);
-      for (; j < width; ++j) sum[j] += g.a[r * g.lda + k] * float(row[j]);
-    }
+        for (int i = 0; i < kCount; ++i) sums[r * ld + j] += g.a[r * g.lda + k + i] * float(row[i * b.row_stride + j]);
+  };
+  for (int64_t r = 0; r < g.m; ++r)
+    for (int64_t j = 0; j < width; ++j) sums[r * ld + j] = 0.0f;
+  int64_t k = k0;
+  for (; k + kRows <= k1; k += kRows) steps(k, std::integral_constant<int, kRows>());
+  for (; k < k1; ++k) steps(k, std::integral_constant<int, 1>());
 }
 
 // sums[r][j] for R rows of A and kColumns columns of B that are contiguous along K.
@@ -107,7 +99,7 @@ HWY_INLINE void DotRows(const GemmTile &g, const T *b, int64_t ldb, float *sums,
 }
 // The same where B's columns are contiguous: four at a time.
 template <class T>
-void SkinnyColumns(const GemmTile &g, const MatrixRef &b, int64_t column, int64_t width, float *sums) {
+HWY_INLINE void ColumnsOf(const GemmTile &g, const MatrixRef &b, int64_t column, int64_t width, float *sums) {
   const int64_t ldb = b.column_stride;
   const T *from = static_cast<const T *>(b.data) + column * ldb;
   int64_t j = 0;
@@ -115,16 +107,33 @@ void SkinnyColumns(const GemmTile &g, const MatrixRef &b, int64_t column, int64_
   for (; j < width; ++j) DotRows<1>(g, from + j * ldb, ldb, sums + j, width);
 }
 
-// All rows of columns [n0, n1); B is of type T and lies at `b`.
-template <class T> void Skinny(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1) {
-  HWY_ALIGN float sums[kSkinnyFloats];
-  const int64_t lanes = kPanel / 2, strip = kSkinnyFloats / g.m / lanes * lanes;
-  for (int64_t n = n0; n < n1; n += strip) {
-    const int64_t width = n1 - n < strip ? n1 - n : strip;
-    if (b.column_stride == 1) SkinnyRows<T>(g, b, n, width, sums);
-    else SkinnyColumns<T>(g, b, n, width, sums);
-    Epilogue<T>(g, sums, width, 0, g.m, n, width);
-  }
+// All rows of columns [n0, n1), at most kSkinnyFloats of sums; B is of type T and lies at `b`. With `partial`, [m][n],
+// only rows [k0, k1) of B: their sums go there, for SkinnySum.
+template <class T>
+void Skinny(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1, int64_t k0, int64_t k1, float *partial) {
+  HWY_ALIGN float own[kSkinnyFloats];
+  const int64_t width = n1 - n0;
+  if (b.column_stride != 1) ColumnsOf<T>(g, b, n0, width, own);
+  else if (g.m <= 2) RowsOf<4, T>(g, b, k0, k1, n0, width, own, width);
+  else RowsOf<8, T>(g, b, k0, k1, n0, width, own, width);
+  if (!partial) return Epilogue<T>(g, own, width, 0, g.m, n0, width);
+  // Not summed there: rows of C a power of two apart would share the sets of L1.
+  for (int64_t r = 0; r < g.m; ++r) std::memcpy(partial + r * g.n + n0, own + r * width, size_t(width) * sizeof(float));
+}
+
+// C at columns [n0, n1) from the partial sums of `pieces`, in their order.
+template <class T> void SkinnySum(const GemmTile &g, float *partial, int64_t pieces, int64_t n0, int64_t n1) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), next = g.m * g.n;
+  for (int64_t p = 1; p < pieces; ++p)
+    for (int64_t r = 0; r < g.m; ++r) {
+      float *to = partial + r * g.n;
+      const float *from = to + p * next;
+      int64_t j = n0;
+      for (; j + lanes <= n1; j += lanes) hn::StoreU(hn::Add(hn::LoadU(d, to + j), hn::LoadU(d, from + j)), d, to + j);
+      for (; j < n1; ++j) to[j] += from[j];
+    }
+  Epilogue<T>(g, partial + n0, g.n, 0, g.m, n0, n1 - n0);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -36,6 +36,10 @@ SMALLEST = 2.0**-24
 
 # M, N, K: whole and partial tiles of every width, one row, one column, none.
 SIZES = [
+    (1, 300, 700),  # few rows by a B that is read in pieces
+    (2, 300, 700),
+    (16, 300, 700),
+    (13, 40, 2100),  # K in pieces that stay in L2
     (12, 64, 32),
     (6, 16, 8),
     (7, 33, 5),
