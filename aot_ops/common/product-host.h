@@ -65,13 +65,13 @@ struct PackUnits {
   }
 };
 
-// Bytes of all of packed B, on a machine word of its own each.
+// Bytes of an element of B, of one matrix B, in memory.
+inline int64_t b_element(const GemmProblem &p) { return p.int8 ? 1 : int64_t(dtype_size(p.dtype)); }
+inline int64_t b_bytes(const GemmProblem &p) { return p.k * p.n * b_element(p); }
+// Bytes of all of packed B.
 inline uint64_t packed_bytes(const GemmProblem &p, const ProductKernels &f) {
   return uint64_t(p.b_count * packed_floats(p.k, p.n)) * uint64_t(f.element);
 }
-// B's bytes in memory, one matrix.
-inline int64_t b_bytes(const GemmProblem &p) { return p.k * p.n * (p.int8 ? 1 : int64_t(dtype_size(p.dtype))); }
-
 // Packs a constant B, for GemmProblem::packed.
 inline void pack_b(const GemmProblem &p, const ProductKernels &f, void *dst) {
   const PackUnits units(p.k, p.n);
@@ -93,7 +93,7 @@ struct SkinnyUnits {
   int64_t strip, strips, pieces = 1, rows;
   SkinnyUnits(const GemmProblem &p, const ProductKernels &f) : rows(p.k) {
     constexpr int64_t kUnit = 256 << 10, kMostPieces = 16;  // bytes of a unit at least: about 10 us
-    const int64_t panel = PanelWidth_simd()(), element = int64_t(dtype_size(p.dtype));
+    const int64_t panel = PanelWidth_simd()(), element = b_element(p);
     strip = (p.m <= 2 ? kSkinnyFloats : 4096) / std::max<int64_t>(p.m, 1) / panel * panel;
     if (p.b.column_stride != 1)
       strip = std::clamp(kUnit / std::max<int64_t>(p.k * element, 1) / panel * panel, panel, strip);

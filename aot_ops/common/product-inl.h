@@ -116,12 +116,8 @@ HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, 
   if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1);
   else PanelsInPieces<T, B>(g, p0, p1, m0, m1);
 }
-// B's panels hold T, or, where the weights are of eight bits, int8_t.
 template <class T> void GemmPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   PanelsOf<T, PanelType<T>>(g, p0, p1, m0, m1);
-}
-template <class T> void GemmPanelsInt8(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  PanelsOf<T, int8_t>(g, p0, p1, m0, m1);
 }
 
 // Bytes of an element of T in a panel.
@@ -182,11 +178,6 @@ template <class T>
 void PackPanels(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {
   PackInto<T>(b, k, n, p0, p1, k0, k1, static_cast<PanelType<T> *>(dst));
 }
-void PackPanelsInt8(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1,
-                    void *dst) {
-  PackInto<int8_t>(b, k, n, p0, p1, k0, k1, static_cast<int8_t *>(dst));
-}
-
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -15,6 +15,12 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
+template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const int8_t *p) {
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<int8_t, D> d8;
+  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, p)));
+}
+
 // sums[m][width], `ld` apart, of columns [column, column + width) and rows [k0, k1) of B, whose rows are contiguous:
 // kRows of them at a time, side by side, each a stream of its own.
 template <int kRows, class T> HWY_INLINE void RowsOf(const GemmTile &g, const MatrixRef &b, int64_t k0, int64_t k1,
@@ -107,18 +113,23 @@ HWY_INLINE void ColumnsOf(const GemmTile &g, const MatrixRef &b, int64_t column,
   for (; j < width; ++j) DotRows<1>(g, from + j * ldb, ldb, sums + j, width);
 }
 
-// All rows of columns [n0, n1), at most kSkinnyFloats of sums; B is of type T and lies at `b`. With `partial`, [m][n],
+// All rows of columns [n0, n1), at most kSkinnyFloats of sums; B is of type B and lies at `b`. With `partial`, [m][n],
 // only rows [k0, k1) of B: their sums go there, for SkinnySum.
-template <class T>
-void Skinny(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1, int64_t k0, int64_t k1, float *partial) {
+template <class T, class B> HWY_INLINE void SkinnyOf(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1,
+                                                     int64_t k0, int64_t k1, float *partial) {
   HWY_ALIGN float own[kSkinnyFloats];
   const int64_t width = n1 - n0;
-  if (b.column_stride != 1) ColumnsOf<T>(g, b, n0, width, own);
-  else if (g.m <= 2) RowsOf<4, T>(g, b, k0, k1, n0, width, own, width);
-  else RowsOf<8, T>(g, b, k0, k1, n0, width, own, width);
+  if (b.column_stride != 1) ColumnsOf<B>(g, b, n0, width, own);
+  else if (g.m <= 2) RowsOf<4, B>(g, b, k0, k1, n0, width, own, width);
+  else RowsOf<8, B>(g, b, k0, k1, n0, width, own, width);
   if (!partial) return Epilogue<T>(g, own, width, 0, g.m, n0, width);
   // Not summed there: rows of C a power of two apart would share the sets of L1.
   for (int64_t r = 0; r < g.m; ++r) std::memcpy(partial + r * g.n + n0, own + r * width, size_t(width) * sizeof(float));
+}
+
+template <class T>
+void Skinny(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1, int64_t k0, int64_t k1, float *partial) {
+  SkinnyOf<T, T>(g, b, n0, n1, k0, k1, partial);
 }
 
 // C at columns [n0, n1) from the partial sums of `pieces`, in their order.

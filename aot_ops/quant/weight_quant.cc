@@ -1,0 +1,176 @@
+// WeightQuantBatchMatmul: x[..., M, K] ((weight[K, N] + antiquant_offset) antiquant_scale) + bias, weights of eight
+// bits. They are read as bytes: scale and offset follow the sums, once an element of y.
+#include "opgraft/op.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "weight_quant.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "aot_ops/common/product-inl.h"
+#include "aot_ops/common/skinny-inl.h"
+// clang-format on
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <class T> void PanelsInt8(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  PanelsOf<T, int8_t>(g, p0, p1, m0, m1);
+}
+template <class T>
+void SkinnyInt8(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1, int64_t k0, int64_t k1, float *partial) {
+  SkinnyOf<T, int8_t>(g, b, n0, n1, k0, k1, partial);
+}
+void PackInt8(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {
+  PackInto<int8_t>(b, k, n, p0, p1, k0, k1, static_cast<int8_t *>(dst));
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+#include "aot_ops/common/product-host.h"
+
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(PanelsInt8)
+OPGRAFT_SIMD_FLOATS(SkinnyInt8)
+OPGRAFT_SIMD(PackInt8)
+
+namespace {
+
+enum { kX, kWeight, kScale, kOffset, kBias };
+
+ProductKernels kernels(int32_t dtype) {
+  return {PanelsInt8_simd(dtype), PackInt8_simd(), SkinnyInt8_simd(dtype), SkinnySum_simd(dtype), 1};
+}
+
+// An optional input that others follow is left out as a tensor without elements.
+bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
+bool transpose_weight(const Arguments &c) { return c.attr_bool("transpose_weight", false); }
+int64_t weight_n(const Arguments &c) { return c.input(kWeight).dim(transpose_weight(c) ? 0 : 1); }
+int64_t weight_k(const Arguments &c) { return c.input(kWeight).dim(transpose_weight(c) ? 1 : 0); }
+
+// (1,), (N,), or the weight's two dimensions with K as 1.
+void check_per_channel(InferContext &c, int i, const char *name) {
+  if (c.input(i).dtype() != OPGRAFT_FLOAT32) c.check_same_dtype(i, name, kX, "x");
+  const auto shape = c.input(i).shape();
+  const int64_t n = weight_n(c), count = element_count(shape);
+  const bool flat = shape.size() == 1, two = shape.size() == 2 && shape[transpose_weight(c) ? 1 : 0] == 1;
+  if (i == kOffset && count == 0) return;
+  c.check((flat || two) && (count < 0 || n < 0 || count == n || count == 1),
+          std::string(name) + ".shape must be (1,), (" + std::to_string(n) + ",) or " +
+              to_string(transpose_weight(c) ? Shape{n, 1} : Shape{1, n}) + ", got " + to_string(shape));
+}
+
+void Infer(InferContext &c) {
+  c.check_inputs(3, 5);
+  c.check_dtype(kX, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check_dtype(kWeight, "weight", {OPGRAFT_INT8});
+  const auto x = c.input(kX).shape(), w = c.input(kWeight).shape();
+  c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape " + to_string(x));
+  c.check(w.size() == 2, "weight must have 2 dimensions, got shape " + to_string(w));
+  const bool tx = c.attr_bool("transpose_x", false);
+  c.check(x.size() == 2 || !tx, "x must have 2 dimensions with transpose_x, got shape " + to_string(x));
+  c.check(c.attr_int("antiquant_group_size", 0) == 0,
+          "antiquant_group_size must be 0, got " + std::to_string(c.attr_int("antiquant_group_size", 0)));
+  const int64_t k = x[x.size() - (tx ? 2 : 1)], kw = weight_k(c), n = weight_n(c);
+  c.check(k < 0 || kw < 0 || k == kw, "x's K must equal weight's K of " + std::to_string(kw) + ", got " +
+                                          std::to_string(k) + " (x " + to_string(x) + ", weight " + to_string(w) + ")");
+  check_per_channel(c, kScale, "antiquant_scale");
+  if (c.inputs() > kOffset) check_per_channel(c, kOffset, "antiquant_offset");
+  if (c.inputs() > kBias) {
+    c.check_same_dtype(kBias, "bias", kX, "x");
+    const auto b = c.input(kBias).shape();
+    c.check(b.size() == 1 && may_equal(b[0], n),
+            "bias.shape must be (" + std::to_string(n) + ",), got " + to_string(b));
+  }
+  Shape out(x.begin(), x.end());
+  out[x.size() - 2] = x[x.size() - (tx ? 1 : 2)];
+  out.back() = n;
+  c.output(c.input(kX).dtype(), out);
+}
+
+GemmProblem problem(const Arguments &c) {
+  const bool tx = c.attr_bool("transpose_x", false), tw = transpose_weight(c);
+  const auto x = c.input(kX).shape();
+  const int64_t n = weight_n(c), k = weight_k(c);
+  const int64_t m = tx ? x[1] : element_count(x.first(x.size() - 1));
+  GemmProblem p{c.input(kX).dtype(),
+                m,
+                n,
+                k,
+                {c.input(kX).raw(), tx ? 1 : k, tx ? m : 1},
+                {c.input(kWeight).raw(), tw ? 1 : n, tw ? k : 1},
+                nullptr};
+  p.int8 = true;
+  // Any pointer says that the sums of x's rows are wanted; the values are made at the call.
+  static const float one = 1;
+  if (given(c, kOffset)) p.offset = &one;
+  return p;
+}
+
+uint64_t Workspace(InferContext &c) {
+  const GemmProblem p = problem(c);
+  return product_workspace(p, kernels(p.dtype), c.input(kWeight).known());
+}
+uint64_t PackedBytes(InferContext &c, int input) {
+  const GemmProblem p = problem(c);
+  return input == kWeight ? packed_bytes(p, kernels(p.dtype)) : 0;
+}
+void PackWeight(InferContext &c, int, void *dst) {
+  const GemmProblem p = problem(c);
+  pack_b(p, kernels(p.dtype), dst);
+}
+
+// A scale or an offset by column, as float32.
+std::vector<float> by_column(const Context &c, int i, int64_t n) {
+  std::vector<float> to(static_cast<size_t>(n));
+  const TensorView t = c.input(i);
+  dispatch<float, float16, bfloat16>(c, t.dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t j = 0; j < n; ++j) to[size_t(j)] = float(t.data<T>()[t.size() == 1 ? 0 : j]);
+  });
+  return to;
+}
+
+void Kernel(Context &c) {
+  GemmProblem p = problem(c);
+  if (p.n == 0 || p.m == 0) return;
+  p.c = c.output(0).raw();
+  p.packed = c.packed(kWeight);
+  std::vector<float> scale, offset;
+  const TensorView s = c.input(kScale);
+  if (s.dtype() == OPGRAFT_FLOAT32 && s.size() == p.n) p.scale = s.data<float>();
+  else scale = by_column(c, kScale, p.n), p.scale = scale.data();
+  if (given(c, kOffset)) offset = by_column(c, kOffset, p.n), p.offset = offset.data();
+  p.bias = c.inputs() > kBias ? c.input(kBias).raw() : nullptr;
+  run_product(c, p, kernels(p.dtype));
+}
+
+void Reference(Context &c) {
+  const GemmProblem p = problem(c);
+  const auto scale = by_column(c, kScale, p.n);
+  const auto offset = given(c, kOffset) ? by_column(c, kOffset, p.n) : std::vector<float>(size_t(p.n), 0.0f);
+  const int8_t *w = c.input(kWeight).data<int8_t>();
+  dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *x = c.input(kX).data<T>(), *bias = c.inputs() > kBias ? c.input(kBias).data<T>() : nullptr;
+    for (int64_t i = 0; i < p.m; ++i)
+      for (int64_t j = 0; j < p.n; ++j) {
+        double sum = 0;
+        for (int64_t l = 0; l < p.k; ++l)
+          sum += double(float(x[i * p.a.row_stride + l * p.a.column_stride])) *
+                 (double(w[l * p.b.row_stride + j * p.b.column_stride]) + double(offset[size_t(j)]));
+        sum = sum * double(scale[size_t(j)]) + (bias ? double(float(bias[j])) : 0.0);
+        c.output(0).data<T>()[i * p.n + j] = T(float(sum));
+      }
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(WeightQuantBatchMatmul, .inputs = -1, .infer = Infer, .kernel = Kernel, .reference = Reference,
+           .workspace = Workspace, .packed_bytes = PackedBytes, .pack = PackWeight)
+#endif
