@@ -3,9 +3,11 @@
 import numpy as np
 
 
-def pair(v, default=1):
+def pair(v, default=1, format="NCHW"):  # noqa: A002
     v = [default] if v is None else [v] if isinstance(v, int) else list(v)
-    return v[-2:] if len(v) > 1 else v * 2
+    if len(v) == 4:
+        v = v[1:3] if format == "NHWC" else v[2:]
+    return v if len(v) > 1 else v * 2
 
 
 def padding(size, kernel, stride, dilation, pad_mode, before, after):
@@ -17,7 +19,11 @@ def padding(size, kernel, stride, dilation, pad_mode, before, after):
     return before, after, (size + before + after - span) // stride + 1
 
 
-def conv2d(x, weight, pad_mode="valid", pad=0, stride=None, dilation=None, group=1, **_):
+def conv2d(x, weight, pad_mode="valid", pad=0, stride=None, dilation=None, group=1, format="NCHW", **_):  # noqa: A002
+    if format == "NHWC":
+        x, weight = (np.moveaxis(a, -1, 1) for a in (x, weight))
+        stride, dilation = (pair(v, format=format) for v in (stride, dilation))
+        return np.moveaxis(conv2d(x, weight, pad_mode, pad, stride, dilation, group), 1, -1)
     (n, channels, *size), (out, each, *kernel) = x.shape, weight.shape
     pad = [pad] * 4 if isinstance(pad, int) else list(pad) * (4 // len(pad))
     s, d = pair(stride), pair(dilation)
@@ -42,21 +48,35 @@ ACTIVATIONS = {
 }
 
 
-def channels(v):
-    return v.reshape(-1, 1, 1)
+def channels(v, format="NCHW", **_):  # noqa: A002
+    return v.reshape(-1, 1, 1) if format == "NCHW" else v.reshape(-1)
 
 
-def scale_of(gamma, variance, epsilon=1e-5, **_):
-    return channels(gamma / np.sqrt(variance + epsilon))
+def scale_of(gamma, variance, epsilon=1e-5, **attrs):
+    return channels(gamma / np.sqrt(variance + epsilon), **attrs)
 
 
-def fused(x, weight, bias, residual=0.0, activation="none", **attrs):
-    return ACTIVATIONS[activation](conv2d(x, weight, **attrs) + channels(bias) + residual)
-
-
-def normalised(x, weight, gamma, beta, mean, variance, residual=0.0, activation="none", **attrs):
-    y = (conv2d(x, weight, **attrs) - channels(mean)) * scale_of(gamma, variance, **attrs) + channels(beta)
+def scaled(x, weight, scale, shift, residual=0.0, activation="none", **attrs):
+    y = conv2d(x, weight, **attrs) * channels(scale, **attrs) + channels(shift, **attrs)
     return ACTIVATIONS[activation](y + residual)
+
+
+def fused(x, weight, bias, *more, **attrs):
+    return scaled(x, weight, np.ones(bias.size), bias, *more, **attrs)
+
+
+def of_statistics(gamma, beta, mean, variance, epsilon=1e-5, **_):
+    """The scale and the shift that BatchNorm comes to."""
+    scale = gamma / np.sqrt(variance + epsilon)
+    return scale, beta - mean * scale
+
+
+def normalised(x, weight, gamma, beta, mean, variance, *more, **attrs):
+    return scaled(x, weight, *of_statistics(gamma, beta, mean, variance, **attrs), *more, **attrs)
+
+
+def biased_normalised(x, weight, bias, gamma, beta, mean, variance, *more, **attrs):
+    return normalised(x, weight, gamma, beta, mean - bias.reshape(-1), variance, *more, **attrs)
 
 
 def bound(u, x, weight, **attrs):
@@ -64,22 +84,40 @@ def bound(u, x, weight, **attrs):
     return 8 * 2.0**-24 * np.sqrt(weight[0].size * conv2d(x**2, weight**2, **attrs) / 6)
 
 
-def fused_bound(u, x, weight, bias, residual=0.0, activation="none", **attrs):
-    """The bias and the residual round; ReLU and ReLU6 enlarge nothing."""
-    s = conv2d(x, weight, **attrs) + channels(bias)
-    return bound(u, x, weight, **attrs) + 2.0**-24 * (np.abs(s) + np.abs(s + residual))
-
-
-def normalised_bound(u, x, weight, gamma, beta, mean, variance, residual=0.0, activation="none", **attrs):
-    """The scale multiplies the sum's error and is rounded itself, as beta - mean * scale is; then as above."""
-    scale = scale_of(gamma, variance, **attrs)
-    product, shift = conv2d(x, weight, **attrs) * scale, channels(beta) - channels(mean) * scale
+def scaled_bound(u, x, weight, scale, shift, residual=0.0, activation="none", **attrs):
+    """The scale multiplies the sum's error and is rounded itself, as the shift is; then the sums round. ReLU and ReLU6
+    enlarge nothing."""
+    product, shift = conv2d(x, weight, **attrs) * channels(scale, **attrs), channels(shift, **attrs)
     rounded = np.abs(product) + np.abs(shift) + np.abs(product + shift) + np.abs(product + shift + residual)
-    return bound(u, x, weight, **attrs) * np.abs(scale) + 2.0**-24 * rounded
+    return bound(u, x, weight, **attrs) * np.abs(channels(scale, **attrs)) + 2.0**-24 * rounded
 
 
-REFERENCE = {"Conv2D": conv2d, "FusedConv2D": fused, "FusedConv2DBatchNorm": normalised}
-BOUND = {"Conv2D": bound, "FusedConv2D": fused_bound, "FusedConv2DBatchNorm": normalised_bound}
+def fused_bound(u, x, weight, bias, *more, **attrs):
+    return scaled_bound(u, x, weight, np.ones(bias.size), bias, *more, **attrs)
+
+
+def normalised_bound(u, x, weight, gamma, beta, mean, variance, *more, **attrs):
+    return scaled_bound(u, x, weight, *of_statistics(gamma, beta, mean, variance, **attrs), *more, **attrs)
+
+
+def biased_bound(u, x, weight, bias, gamma, beta, mean, variance, *more, **attrs):
+    return normalised_bound(u, x, weight, gamma, beta, mean - bias.reshape(-1), variance, *more, **attrs)
+
+
+REFERENCE = {
+    "Conv2D": conv2d,
+    "FusedConv2D": fused,
+    "FusedConv2DScale": scaled,
+    "FusedConv2DBatchNorm": normalised,
+    "FusedConv2DBiasBatchNorm": biased_normalised,
+}
+BOUND = {
+    "Conv2D": bound,
+    "FusedConv2D": fused_bound,
+    "FusedConv2DScale": scaled_bound,
+    "FusedConv2DBatchNorm": normalised_bound,
+    "FusedConv2DBiasBatchNorm": biased_bound,
+}
 # Two roundings at the end, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -122,42 +160,67 @@ def attributes(out, kernel, attrs):
 
 
 def case(op, dtype, x, out, kernel, attrs, *more):
-    weight = (dtype, (out, x[1] // attrs.get("group", 1), *kernel))
+    """x: N, C, H, W, whatever the format."""
+    weight = (out, x[1] // attrs.get("group", 1), *kernel)
+    if attrs.get("format") == "NHWC":
+        x, weight = ((s[0], *s[2:], s[1]) for s in (x, weight))
     return {
         "op": op,
-        "inputs": [(dtype, x), weight, *more],
+        "inputs": [(dtype, x), (dtype, weight), *more],
         "attrs": attributes(out, kernel, attrs),
         "rtol": TOLERANCE[dtype],
         "atol": SMALLEST,
     }
 
 
-def follow(op, dtype, x, out, kernel, attrs, residual, activation, params=None):
-    """One of the fused operators: bias, or the four of BatchNorm, then the residual."""
-    params = params or dtype
-    more = [(params, (out,))] * (1 if op == "FusedConv2D" else 3)
-    if op == "FusedConv2DBatchNorm":
-        more.append((params, (out,), (0.25, 2.0)))
+PARAMETERS = {"FusedConv2D": 1, "FusedConv2DScale": 2, "FusedConv2DBatchNorm": 4, "FusedConv2DBiasBatchNorm": 5}
+
+
+def follow(op, dtype, x, out, kernel, attrs, residual, activation, params=None, shape=None):
+    """One of the fused operators: its parameters by channel, then the residual. shape: of bias, scale and shift."""
+    norm = 4 if "BatchNorm" in op else 0
+    more = [(dtype, shape or (out,))] * (PARAMETERS[op] - norm)
+    if norm:
+        more += [(params or dtype, (out,))] * 3 + [(params or dtype, (out,), (0.25, 2.0))]
         attrs = {**attrs, "epsilon": 1e-3}
     if residual:
         h, w = (
             padding(
                 x[2 + i],
                 kernel[i],
-                pair(attrs.get("stride"))[i],
-                pair(attrs.get("dilation"))[i],
+                pair(attrs.get("stride"), format=attrs.get("format"))[i],
+                pair(attrs.get("dilation"), format=attrs.get("format"))[i],
                 attrs.get("pad_mode", "valid"),
                 *attrs.get("pad", [0, 0, 0, 0])[2 * i : 2 * i + 2],
             )[2]
             for i in range(2)
         )
-        more.append((dtype, (x[0], out, h, w)))
+        more.append((dtype, (x[0], h, w, out) if attrs.get("format") == "NHWC" else (x[0], out, h, w)))
     return case(op, dtype, x, out, kernel, {**attrs, "activation": activation}, *more)
 
 
-FUSED = ("FusedConv2D", "FusedConv2DBatchNorm")
+def nhwc(x, out, kernel, attrs):
+    """The same with channels last; an attribute of four numbers has those of N and C at its ends."""
+    attrs = {k: [1, *v[2:], 1] if k in ("stride", "dilation") and len(v) == 4 else v for k, v in attrs.items()}
+    return x, out, kernel, {**attrs, "format": "NHWC"}
+
+
+FUSED = tuple(PARAMETERS)
+# Tiles with pixels in lanes and channels in lanes, several bands and parts; rows that end within a vector.
+SIZES += [
+    ((1, 24, 30, 41), 40, (3, 3), {"pad_mode": "same"}),
+    ((3, 64, 7, 7), 70, (3, 3), {"pad_mode": "same"}),
+    ((1, 512, 7, 7), 96, (1, 1), {}),
+    ((2, 33, 28, 28), 50, (1, 1), {}),
+    ((1, 8, 32, 32), 100, (1, 1), {}),
+    ((1, 40, 32, 32), 17, (1, 1), {}),  # channels 4 KiB apart
+    ((1, 12, 14, 14), 33, (5, 5), {"pad_mode": "same", "stride": [1, 1, 2, 2], "group": 3}),
+]
 CASES = (
     [case("Conv2D", t, *s) for t in TOLERANCE for s in SIZES]
+    + [case("Conv2D", t, *nhwc(*s)) for t in TOLERANCE for s in SIZES]
+    + [follow("FusedConv2D", "float32", *nhwc(*s), True, "relu6") for s in SIZES]
+    + [follow("FusedConv2DScale", "float32", *SIZES[1], False, "relu", shape=s) for s in ((1, 24, 1, 1), (24, 1, 1))]
     + [
         case(
             "Conv2D",
@@ -207,7 +270,22 @@ REFUSED = [
     refused(r"kernel_size must be weight's \(3, 3\), got \(5, 3\)", kernel_size=[5, 3]),
     refused("out_channel must be weight's 6, got 7", out_channel=7),
     refused("mode must be 1, got 0", mode=0),
-    refused("format must be NCHW, got 'NHWC'", format="NHWC"),
+    refused("format must be NCHW or NHWC, got 'NCDHW'", format="NCDHW"),
+    refused(r"kernel_size must be weight's \(4, 3\), got \(3, 3\)", format="NHWC"),
+    refused(
+        r"stride must be .* the first and the last of 4 being 1, got \(1, 1, 2, 2\)", format="NHWC", stride=[1, 1, 2, 2]
+    ),
+    refused(r"x must have 4 dimensions \(N, H, W, C\), got shape \(4, 8, 8\)", [(F32, (4, 8, 8)), W], format="NHWC"),
+    refused(
+        r"FusedConv2DScale: scale.shape must be \(6,\), got \(1, 1, 6, 1\)",
+        [X, W, (F32, (1, 1, 6, 1)), (F32, (6,))],
+        "FusedConv2DScale",
+    ),
+    refused(
+        "FusedConv2DBiasBatchNorm: variance.dtype must equal gamma.dtype float32, got float16",
+        [X, W, *[(F32, (6,))] * 4, ("float16", (6,))],
+        "FusedConv2DBiasBatchNorm",
+    ),
     refused("x's height with its padding must hold the window of 9, got 8", dilation=[4, 1]),
     refused("Conv2D: x.dtype must be one of float32, float16, bfloat16, got int32", [("int32", (1, 4, 8, 8)), W]),
     refused("weight.dtype must equal x.dtype float32, got float16", [X, ("float16", (6, 4, 3, 3))]),

@@ -13,8 +13,15 @@
 namespace opgraft {
 namespace {
 
-enum Form { kPlain, kBias, kBatchNorm };  // x, weight; and bias; and gamma, beta, mean, variance; then the residual
-constexpr int kResidual[] = {2, 3, 6};
+// x, weight; and what is folded into scale and shift: bias; scale, shift; gamma, beta, mean, variance; bias and these;
+// then the residual.
+enum Form { kPlain, kBias, kAffine, kBatchNorm, kBiasBatchNorm };
+constexpr int kResidual[] = {2, 3, 4, 6, 7};
+constexpr const char *kNames[][5] = {{},
+                                     {"bias"},
+                                     {"scale", "shift"},
+                                     {"gamma", "beta", "mean", "variance"},
+                                     {"bias", "gamma", "beta", "mean", "variance"}};
 
 struct Attributes {
   bool nhwc;
@@ -58,10 +65,13 @@ ConvActivation activation(const Arguments &c) {
   c.fail(OPGRAFT_INVALID_VALUE, "activation must be one of none, relu, relu6, got '" + name + "'");
 }
 
-void check_channels(InferContext &c, int i, const char *name, int64_t n) {
+// One number for each output channel: [O], or as it broadcasts to y, [O, 1, 1] or [1, O, 1, 1] of NCHW.
+void check_channels(InferContext &c, int i, const char *name, int64_t n, bool nhwc) {
   auto s = c.input(i).shape();
-  c.check(s.size() == 1 && (s[0] < 0 || n < 0 || s[0] == n),
-          std::string(name) + ".shape must be (" + std::to_string(n) + ",), got " + to_string(s));
+  const size_t at = s.size() == 4 ? 1 : 0;
+  bool ok = s.size() == 1 || (!nhwc && (s.size() == 3 || s.size() == 4));
+  for (size_t k = 0; ok && k < s.size(); ++k) ok = k == at ? s[k] < 0 || n < 0 || s[k] == n : s[k] == 1;
+  c.check(ok, std::string(name) + ".shape must be (" + std::to_string(n) + ",), got " + to_string(s));
 }
 
 template <Form form> void Infer(InferContext &c) {
@@ -99,17 +109,14 @@ template <Form form> void Infer(InferContext &c) {
   y[at.h] = window_dim(c, {x[at.h], 0, kernel[0], a.stride[0], a.dilation[0], 0}, a.mode, a.pad[0], a.pad[1], "height");
   y[at.w] = window_dim(c, {x[at.w], 0, kernel[1], a.stride[1], a.dilation[1], 0}, a.mode, a.pad[2], a.pad[3], "width");
   if constexpr (form != kPlain) activation(c);
-  if constexpr (form == kBias) {
-    c.check_same_dtype(2, "bias", 0, "x");
-    check_channels(c, 2, "bias", w[0]);
-  }
-  if constexpr (form == kBatchNorm) {
-    c.check_dtype(2, "gamma", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-    const char *names[] = {"gamma", "beta", "mean", "variance"};
-    for (int i = 0; i < 4; ++i) {
-      if (i) c.check_same_dtype(2 + i, names[i], 2, "gamma");
-      check_channels(c, 2 + i, names[i], w[0]);
-    }
+  // Bias, scale and shift are of x's dtype, BatchNorm's parameters of one of their own.
+  for (int i = 2; i < kResidual[form]; ++i) {
+    const char *name = kNames[form][i - 2];
+    constexpr int own = form == kBatchNorm ? 2 : form == kBiasBatchNorm ? 3 : 8;
+    if (i < own) c.check_same_dtype(i, name, 0, "x");
+    else if (i == own) c.check_dtype(i, name, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+    else c.check_same_dtype(i, name, own, "gamma");
+    check_channels(c, i, name, w[0], a.nhwc);
   }
   if (c.inputs() > kResidual[form]) {
     c.check_same_dtype(kResidual[form], "residual", 0, "x");
@@ -159,21 +166,27 @@ template <Form form> void fold(const Arguments &c, const Conv &g, float *constan
   float *scale = constants, *shift = constants + constant_floats(g) / 2;
   std::fill_n(constants, constant_floats(g), 0.0f);
   std::fill_n(scale, g.outputs, 1.0f);
-  if constexpr (form == kPlain) return;
-  dispatch<float, float16, bfloat16>(c, c.input(2).dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    auto at = [&](int input, int64_t i) { return double(float(c.input(input).data<T>()[i])); };
-    const double epsilon = c.attr_float("epsilon", 1e-5);
-    for (int64_t i = 0; i < g.outputs; ++i) {
-      if constexpr (form == kBias) {
-        shift[i] = float(at(2, i));
-      } else {
-        const double factor = at(2, i) / std::sqrt(at(5, i) + epsilon);
-        scale[i] = float(factor);
-        shift[i] = float(at(3, i) - at(4, i) * factor);
-      }
+  auto at = [&](int input, int64_t i) {
+    double value = 0;
+    dispatch<float, float16, bfloat16>(
+        c, c.input(input).dtype(), [&](auto zero) { value = double(float(c.input(input).data<decltype(zero)>()[i])); });
+    return value;
+  };
+  const double epsilon = c.attr_float("epsilon", 1e-5);
+  for (int64_t i = 0; form != kPlain && i < g.outputs; ++i) {
+    double factor = 1, sum = 0;
+    if constexpr (form == kBias) {
+      sum = at(2, i);
+    } else if constexpr (form == kAffine) {
+      factor = at(2, i), sum = at(3, i);
+    } else if constexpr (form != kPlain) {
+      constexpr int first = form == kBatchNorm ? 2 : 3;
+      factor = at(first, i) / std::sqrt(at(first + 3, i) + epsilon);
+      const double mean = form == kBatchNorm ? at(first + 2, i) : at(first + 2, i) - at(2, i);
+      sum = at(first + 1, i) - mean * factor;
     }
-  });
+    scale[i] = float(factor), shift[i] = float(sum);
+  }
 }
 
 // What is settled at plan time: the cut, and BatchNorm or the bias where they are constants.
@@ -319,4 +332,6 @@ template <Form form> void Reference(Context &c) {
              .release = ::opgraft::Release, .packed_bytes = ::opgraft::PackedBytes, .pack = ::opgraft::PackWeight)
 OPGRAFT_CONV(Conv2D, kPlain, 2)
 OPGRAFT_CONV(FusedConv2D, kBias, -1)
+OPGRAFT_CONV(FusedConv2DScale, kAffine, -1)
 OPGRAFT_CONV(FusedConv2DBatchNorm, kBatchNorm, -1)
+OPGRAFT_CONV(FusedConv2DBiasBatchNorm, kBiasBatchNorm, -1)

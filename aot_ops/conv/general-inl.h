@@ -64,27 +64,24 @@ template <class T> void ChannelLanes(const Conv &g, const Band &b, ConvTile t, c
   constexpr bool kFloat = std::is_same_v<T, float>;
   HWY_ALIGN float turned[kPanel * 16];
   const int64_t m = g.m(), k = t.steps * t.taps;
-  float *y = static_cast<float *>(g.y);
   const bool straight = kFloat && !g.residual && !g.nhwc;
   for (int64_t p = p0; p < p1; ++p) {
     const int64_t n = std::min(m - p * kPanel, kPanel), o = b.group * m + p * kPanel;
     t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k;
     t.scale = g.scale + o, t.shift = g.shift + o;
-    t.y = straight ? y : nullptr;
+    const bool whole = straight && (n == kPanel || n == kLanes);
     for (int64_t q = 0; q < b.count; q += b.line)
       for (int64_t j = 0, rows; j < b.wide; j += rows) {
         rows = std::min<int64_t>({kTileRows, (TileSize(b.wide, j) + 3) / 4 * 4, b.wide - j});  // fours are turned best
         t.x = x + q + j;
-        AnyTile<false>(rows, t, n);
         const int64_t pixel = b.first + q / b.line * b.wide + j;
+        const int64_t at = (b.image * g.outputs + o) * g.pixels() + pixel;
+        t.y = whole ? static_cast<float *>(g.y) + at : nullptr;
+        AnyTile<false>(rows, t, n);
+        if (whole) continue;
         if (g.nhwc) {
           for (int64_t r = 0; r < rows; ++r)
             Finish<true, T>(g, o, t.sums + r * kWidest, (b.image * g.pixels() + pixel + r) * g.outputs + o, n);
-          continue;
-        }
-        const int64_t at = (b.image * g.outputs + o) * g.pixels() + pixel;
-        if (straight) {
-          Gather(static_cast<const float *>(t.sums), 1, kWidest, n, rows, y + at, g.pixels());
           continue;
         }
         Gather(static_cast<const float *>(t.sums), 1, kWidest, n, rows, turned, 16);

@@ -26,22 +26,28 @@ namespace {
 
 constexpr double kMostScratch = 64 << 10;  // floats: stays in L2 beside the weights
 
-// Rough cycles of one band of `rows` rows or pixels, of one group.
+// Rough cycles of one band of `rows` rows or pixels, of one group, for all its parts.
 double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double k = double(c.steps * c.taps), m = double(g.m());
   const bool padded = c.source == ConvSource::kPadded;
   const double pixels = padded ? rows * double(g.w.out) : rows;
   const double positions = padded ? rows * double(c.line) - double(c.line - g.w.out) : rows;
   const double vectors = c.pixel_lanes ? std::ceil(positions / lanes) * m : pixels * std::ceil(m / lanes);
-  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * 3 : pixels * m / 4;
+  // A vector that runs across the end of a row is stored in two parts; one of channels is turned.
+  const double parts = padded && c.pixel_lanes ? rows * m * 25 : 0;
+  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * 3 + parts : pixels * m / 3;
   double fill = 0;
   if (padded) {
     const double held = (rows + double((g.h.span() - 1) / g.h.stride)) * double(g.row_phases() * g.phases());
-    fill = held * double(c.steps) * (double(c.line) / lanes * 2 + 8);
+    fill = held * double(c.steps) * (double(c.line) / lanes * 3 + 12);
   } else if (c.source == ConvSource::kColumns) {
     fill = k * (pixels / lanes * 2 + (pixels / double(g.w.out) + 1) * 8);
   }
-  return vectors * k / 2 + store + fill;
+  const double weights = k * m / (k * m > 128e3 ? 4 : 16);  // read for every band, from L3 or L2
+  // In place and with channels in lanes nothing fetches ahead of the channels, which may lie pages apart.
+  const bool far = double(g.batch * g.channels * g.h.in) * double(g.w.in) > 512e3;
+  const double late = far && c.source == ConvSource::kInPlace && !c.pixel_lanes ? pixels * k / 4 : 0;
+  return vectors * k / 2 + store + late + weights + fill * double(std::min<int64_t>(c.parts, 4));
 }
 
 // Floats of scratch of a band of `rows`.
@@ -64,13 +70,15 @@ double cut_bands(const Conv &g, ConvCut &c) {
     c.bands = bands;
     shape_scratch(g, c, rows, panel);
     if (double(c.scratch) > kMostScratch && bands < blocks) continue;
-    const double one = cycles(g, c, double(c.size) / double(bands), double(panel) / 2);
+    c.parts = 1;
+    const auto one = [&] { return cycles(g, c, double(rows), double(panel) / 2); };
     // Few bands: the output channels are cut, too, though whoever takes a part may have to fill the band again.
-    const double want = std::min(8.0, one * double(bands * each) / 40000);
+    const double want = std::min(8.0, one() * double(bands * each) / 40000);
     c.parts = std::clamp<int64_t>(int64_t(want / double(bands * each) + 0.99), 1, panels);
-    const double units = double(bands * each * c.parts);
-    // Of two threads one waits for the other's last unit, or for half of one.
-    const double cost = one * double(bands) * (1 + (std::fmod(units, 2) + 0.3) / std::max(units, want));
+    // Threads take four chunks each; of two, one waits for the other's last where the chunks are odd.
+    const int64_t units = bands * each * c.parts, chunk = (units + 7) / 8, chunks = (units + chunk - 1) / chunk;
+    const double cost = one() / double(c.parts) * double((chunks + 1) / 2 * 2 * chunk) / double(each) *
+                        (1 + 0.1 / double(std::max<int64_t>(units, int64_t(want))));
     if (cost < least) least = cost, best = c;
   }
   c = best;

@@ -19,14 +19,36 @@ struct ConvTile {
   const float *w, *x;  // x: of the first pixel
   int64_t steps, taps, stride;
   const int64_t *offsets;  // of the taps
-  // Where the rows go as results: y, `ld` apart, with pixels in lanes; finished, but to sums, with channels in lanes.
-  // Null: as sums, kWidest apart.
+  // y: where the results go, output channels `ld` apart; null: the rows go to sums as they are, kWidest apart.
   float *y, *sums;
   int64_t ld;
   const float *scale, *shift, *residual;  // residual: of y; pixels in lanes alone
   ConvBounds bounds;
 };
 constexpr int64_t kWidest = 4 * kLanes;
+constexpr int64_t kAhead = 64;  // floats: with 64 output channels some 2 µs before they are needed
+
+// Stores the 128-bit blocks of v, 4 * ld apart.
+template <class D> HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float *to, int64_t ld) {
+  if constexpr (hn::MaxLanes(D()) > 4) {
+    const hn::Half<D> half;
+    StoreBlocks(half, hn::LowerHalf(half, v), to, ld);
+    StoreBlocks(half, hn::UpperHalf(half, v), to + int64_t(hn::MaxLanes(half)) * ld, ld);
+  } else {
+    hn::StoreU(v, d, to);
+  }
+}
+
+// Four vectors as columns: to[i * ld + r] = element i of rows[r].
+template <int V> HWY_INLINE void StoreTurned(const GemmVec (*rows)[V], int v, float *to, int64_t ld) {
+  const hn::ScalableTag<float> d;
+  const auto p0 = hn::InterleaveLower(d, rows[0][v], rows[2][v]), p1 = hn::InterleaveLower(d, rows[1][v], rows[3][v]);
+  const auto p2 = hn::InterleaveUpper(d, rows[0][v], rows[2][v]), p3 = hn::InterleaveUpper(d, rows[1][v], rows[3][v]);
+  StoreBlocks(d, hn::InterleaveLower(d, p0, p1), to, ld);
+  StoreBlocks(d, hn::InterleaveUpper(d, p0, p1), to + ld, ld);
+  StoreBlocks(d, hn::InterleaveLower(d, p2, p3), to + 2 * ld, ld);
+  StoreBlocks(d, hn::InterleaveUpper(d, p2, p3), to + 3 * ld, ld);
+}
 
 // R rows of V vectors. kPixels: R output channels by V vectors of pixels; else R pixels by V vectors of channels.
 template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
@@ -44,7 +66,11 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
       const float *vectors = kPixels ? at : w, *factors = kPixels ? w : at;
       GemmVec b[V];
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) b[v] = hn::LoadU(d, vectors + v * kLanes);
+      for (int v = 0; v < V; ++v) {
+        b[v] = hn::LoadU(d, vectors + v * kLanes);
+        // Pixels that come soon, of channels that may lie pages apart; a line is 16 floats.
+        if (kPixels && v * kLanes % 16 == 0) __builtin_prefetch(at + kAhead + v * kLanes);
+      }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         const auto a = hn::Set(d, factors[r]);
@@ -65,6 +91,26 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
         acc[r][v] = Clamp(d, t.bounds, acc[r][v]);
       }
     }
+  }
+  if (!kPixels && t.y) {
+    constexpr int kTurned = R / 4 * 4;
+#pragma GCC unroll 4
+    for (int r = 0; r < kTurned; r += 4) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) StoreTurned<V>(acc + r, v, t.y + r + v * kLanes * t.ld, t.ld);
+    }
+    if constexpr (kTurned < R) {
+#pragma GCC unroll 4
+      for (int r = kTurned; r < R; ++r) {
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, t.sums + r * kWidest + v * kLanes);
+      }
+      for (int64_t i = 0; i < V * kLanes; ++i) {
+#pragma GCC unroll 4
+        for (int r = kTurned; r < R; ++r) t.y[i * t.ld + r] = t.sums[r * kWidest + i];
+      }
+    }
+    return;
   }
   float *to = kPixels && t.y ? t.y : t.sums;
   const int64_t ld = kPixels && t.y ? t.ld : kWidest;
