@@ -1,0 +1,270 @@
+// The driver of the sparse products: strips of columns, tiles of the dense operand, tasks over the threads.
+#include "aot_ops/sparse/spmm.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "spmm.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "aot_ops/sparse/spmm-inl.h"
+// clang-format on
+
+#if HWY_ONCE
+#include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/scratch.h"
+#include "aot_ops/sparse/dense.h"
+
+namespace opgraft {
+OPGRAFT_SIMD(StripWidth)
+OPGRAFT_SIMD(SpmmLanes)
+OPGRAFT_SIMD(Groups)
+OPGRAFT_SIMD_FLOATS(Tile)
+OPGRAFT_SIMD_FLOATS(StoreRow)
+OPGRAFT_SIMD_FLOATS(DirectRow)
+OPGRAFT_SIMD_FLOATS(RowDot)
+OPGRAFT_SIMD_FLOATS(Finite)
+}  // namespace opgraft
+
+namespace opgraft::sparse {
+namespace {
+
+constexpr double kStepsPerMicrosecond = 300;  // about, of packed groups, four vectors wide
+
+// Strips of the columns: whole ones, and one or two or four vectors for the rest.
+struct Strips {
+  int64_t width, columns, count, padded;  // columns, and what the strips hold together
+  explicit Strips(int64_t columns_) : width(StripWidth_simd()()), columns(columns_) {
+    const int64_t rest = columns % width, lanes = SpmmLanes_simd()();
+    const int64_t tail = rest == 0 ? 0 : rest <= lanes ? lanes : rest <= 2 * lanes ? 2 * lanes : width;
+    count = columns / width + (rest != 0);
+    padded = columns / width * width + tail;
+  }
+  int64_t begin(int64_t s) const { return s * width; }
+  int64_t width_of(int64_t s) const { return std::min(width, padded - s * width); }
+  int64_t end(int64_t s) const { return std::min(columns, begin(s) + width); }
+};
+
+// What a call needs beside its operands, in floats: all tiles of D; sums of all rows, and a row a thread for the rows
+// that a group lacks.
+struct Layout {
+  Strips strips;
+  int64_t block, blocks, rows;
+  Layout(const Product &p, int64_t block_, int64_t threads)
+      : strips(p.columns), block(block_), blocks((p.inner + block_ - 1) / block_), rows(p.rows + threads) {}
+  int64_t tile(int64_t s, int64_t b) const { return (strips.begin(s) * blocks + b * strips.width_of(s)) * (block + 1); }
+  int64_t tiles() const { return strips.padded * blocks * (block + 1); }
+  int64_t sums(int64_t s) const { return strips.begin(s) * rows; }
+  int64_t all_sums() const { return strips.padded * rows; }
+};
+
+int32_t block_of(int64_t inner) { return block_length(StripWidth_simd()() * 4, inner); }
+
+}  // namespace
+
+uint64_t workspace_bytes(const Product &p, int64_t threads) {
+  const Layout l(p, block_of(p.inner), threads);
+  return 4 * uint64_t(l.tiles() + l.all_sums());
+}
+
+Packing::Packing(Csr &m, bool may_be_dense) : packer_((tidy(m), m), block_of(m.columns_count), may_be_dense) {}
+
+void multiply(Context &c, const Product &p, const Packed &s) {
+  if (p.rows == 0 || p.columns == 0) return;
+  const int64_t threads = c.threads();
+  const Layout l(p, s.block, threads);
+  Scratch<float> scratch(c, size_t(l.tiles() + l.all_sums()));
+  float *tiles = scratch.get(), *sums = tiles + l.tiles();
+  const auto tile = Tile_simd(p.dtype);
+  std::atomic<bool> finite{true};
+  c.parallel_for(l.strips.count * l.blocks, std::max<int64_t>(1, 32768 / (l.block * l.strips.width)),
+                 [&](int64_t from, int64_t to) {
+                   for (int64_t i = from; i < to; ++i) {
+                     const int64_t strip = i / l.blocks, b = i % l.blocks;
+                     if (!tile(p.d, b * l.block, std::min((b + 1) * l.block, p.inner), l.strips.begin(strip),
+                               l.strips.end(strip), l.block, l.strips.width_of(strip), tiles + l.tile(strip, b)))
+                       finite.store(false, std::memory_order_relaxed);
+                   }
+                 });
+  // Units: a task and as many strips as keep its sums in L2; fewer where there are too few units for the threads.
+  int64_t at_once = std::min<int64_t>(4, l.strips.count);
+  while (at_once > 1 && s.tasks * ((l.strips.count + at_once - 1) / at_once) < 3 * threads) at_once = (at_once + 1) / 2;
+  const int64_t parts = (l.strips.count + at_once - 1) / at_once, units = s.tasks * parts;
+  const double steps = double(s.nonzeros) / kGroupRows / double(s.tasks) * double(at_once);
+  const auto groups = Groups_simd();
+  const auto store = StoreRow_simd(p.dtype);
+  const int64_t element = int64_t(dtype_size(p.dtype));
+  const auto *task_begin = s.at<int64_t>(s.task_begin), *group_begin = s.at<int64_t>(s.group_begin);
+  const auto *task_rows = s.at<int32_t>(s.task_rows);
+  const auto *all = s.at<Group>(s.groups);
+  c.parallel_for(units, std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
+                 [&](int64_t from, int64_t to, int worker) {
+                   for (int64_t u = from; u < to; ++u) {
+                     const int64_t t = u / parts, first = u % parts * at_once,
+                                   last = std::min(first + at_once, l.strips.count);
+                     const int32_t *rows = task_rows + task_begin[t], *rows_end = task_rows + task_begin[t + 1];
+                     for (int64_t strip = first; strip < last; ++strip)
+                       for (const int32_t *r = rows; r < rows_end; ++r)
+                         std::memset(sums + l.sums(strip) + *r * l.strips.width_of(strip), 0,
+                                     size_t(l.strips.width_of(strip)) * 4);
+                     for (int64_t b = 0; b < l.blocks; ++b) {
+                       const int64_t g = group_begin[t * l.blocks + b], count = group_begin[t * l.blocks + b + 1] - g;
+                       for (int64_t strip = first; strip < last; ++strip) {
+                         const int64_t width = l.strips.width_of(strip);
+                         float *y = sums + l.sums(strip);
+                         groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), width, y, width,
+                                y + (p.rows + worker) * width, finite.load(std::memory_order_relaxed));
+                       }
+                     }
+                     for (int64_t strip = first; strip < last; ++strip) {
+                       const int64_t width = l.strips.width_of(strip), begin = l.strips.begin(strip);
+                       for (const int32_t *r = rows; r < rows_end; ++r)
+                         store(sums + l.sums(strip) + *r * width, l.strips.end(strip) - begin,
+                               static_cast<char *>(const_cast<void *>(p.y.data)) +
+                                   (*r * p.y.row_stride + begin * p.y.column_stride) * element,
+                               p.y.column_stride);
+                     }
+                   }
+                 });
+}
+
+namespace {
+
+// Rows of a matrix one after another, copied where its elements do not lie so.
+class Rows {
+ public:
+  Rows(Context &c, int32_t dtype, const MatrixRef &m, int64_t rows, int64_t columns)
+      : data_(static_cast<const char *>(m.data)), bytes_(int64_t(dtype_size(dtype))), stride_(m.row_stride) {
+    if (m.column_stride == 1 || columns <= 1) return;
+    copy_.resize(size_t(rows * columns * bytes_));
+    dispatch<float, float16, bfloat16>(c, dtype, [&](auto zero) {
+      using T = decltype(zero);
+      const T *from = static_cast<const T *>(m.data);
+      T *to = reinterpret_cast<T *>(copy_.data());
+      c.parallel_for(rows, std::max<int64_t>(1, 8192 / columns), [&](int64_t b, int64_t e) {
+        for (int64_t j = 0; j < columns; ++j)
+          for (int64_t r = b; r < e; ++r) to[r * columns + j] = from[r * m.row_stride + j * m.column_stride];
+      });
+    });
+    data_ = copy_.data();
+    stride_ = columns;
+  }
+  const char *row(int64_t r) const { return data_ + r * stride_ * bytes_; }
+  int64_t stride() const { return stride_; }
+
+ private:
+  std::vector<char> copy_;
+  const char *data_;
+  int64_t bytes_, stride_;
+};
+
+}  // namespace
+
+template <class I> void multiply(Context &c, const Product &p, const CsrView<I> &s) {
+  if (p.rows == 0 || p.columns == 0) return;
+  const int64_t element = int64_t(dtype_size(p.dtype)), threads = c.threads();
+  const int64_t width = (p.columns + 15) / 16 * 16;
+  const Rows d(c, p.dtype, p.d, p.inner, p.columns);
+  const std::unique_ptr<float[]> sums(new float[size_t(threads * width)]);
+  const auto row = DirectRow_simd(p.dtype);
+  const auto store = StoreRow_simd(p.dtype);
+  // Chunks of rows of about the same work, 16 µs at least: an entry costs its row of D, a row its result.
+  const auto before = [&](int64_t r) { return double(s.begin[r]) + 2.0 * double(r); };
+  const double least = 16 * 12000.0 / double(p.columns + 16);
+  const std::vector<int64_t> ends = partition::adaptive(p.rows, threads, least, before);
+  c.parallel_for(int64_t(ends.size()), 1, [&](int64_t from, int64_t to, int worker) {
+    float *y = sums.get() + worker * width;
+    for (int64_t r = from ? ends[size_t(from) - 1] : 0; r < ends[size_t(to) - 1]; ++r) {
+      const int64_t first = int64_t(s.begin[r]), entries = int64_t(s.begin[r + 1]) - first;
+      row(s.columns + first, sizeof(I) == 8, static_cast<const char *>(s.values) + first * element, entries, d.row(0),
+          d.stride(), p.columns, y);
+      store(y, p.columns, static_cast<char *>(const_cast<void *>(p.y.data)) + r * p.y.row_stride * element,
+            p.y.column_stride);
+    }
+  });
+}
+template void multiply(Context &, const Product &, const CsrView<int32_t> &);
+template void multiply(Context &, const Product &, const CsrView<int64_t> &);
+
+void multiply(Context &c, const Product &p, const Csr &s) {
+  dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    std::vector<T> values(s.values.begin(), s.values.end());
+    std::vector<int64_t> columns(s.columns.begin(), s.columns.end());
+    multiply(c, p, CsrView<int64_t>{s.begin.data(), columns.data(), values.data()});
+  });
+}
+
+void reference(const Context &c, const Product &p, const Csr &s) {
+  dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *d = static_cast<const T *>(p.d.data);
+    T *y = static_cast<T *>(const_cast<void *>(p.y.data));
+    for (int64_t r = 0; r < p.rows; ++r)
+      for (int64_t j = 0; j < p.columns; ++j) {
+        double sum = 0;
+        for (int64_t i = s.begin[size_t(r)]; i < s.begin[size_t(r) + 1]; ++i)
+          if (const double v = s.values[size_t(i)]; v != 0)
+            sum += v * double(float(d[s.columns[size_t(i)] * p.d.row_stride + j * p.d.column_stride]));
+        y[r * p.y.row_stride + j * p.y.column_stride] = T(float(sum));
+      }
+  });
+}
+
+void sampled_product(Context &c, const Product &p, const MatrixRef &dy, const MatrixRef &s, const MatrixRef &ds) {
+  const Rows of_d(c, p.dtype, p.d, p.inner, p.columns), of_dy(c, p.dtype, dy, p.rows, p.columns);
+  const auto dot = RowDot_simd(p.dtype);
+  dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T *from = static_cast<const T *>(s.data);
+    T *to = static_cast<T *>(const_cast<void *>(ds.data));
+    c.parallel_for(p.rows, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.inner, 1)), [&](int64_t b, int64_t e) {
+      for (int64_t r = b; r < e; ++r)
+        for (int64_t k = 0; k < p.inner; ++k) {
+          const int64_t at = r * s.row_stride + k * s.column_stride;
+          to[at] = float(from[at]) == 0.0f ? T(0.0f) : T(dot(of_dy.row(r), of_d.row(k), p.columns));
+        }
+    });
+  });
+}
+
+void sampled_entries(Context &c, const Product &p, const MatrixRef &dy, const int64_t *rows, const int64_t *columns,
+                     int64_t count, void *ds) {
+  const Rows of_d(c, p.dtype, p.d, p.inner, p.columns), of_dy(c, p.dtype, dy, p.rows, p.columns);
+  const auto dot = RowDot_simd(p.dtype);
+  dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    c.parallel_for(count, 1 + 65536 / (p.columns + 16), [&](int64_t b, int64_t e) {
+      for (int64_t i = b; i < e; ++i)
+        static_cast<T *>(ds)[i] = T(dot(of_dy.row(rows[i]), of_d.row(columns[i]), p.columns));
+    });
+  });
+}
+
+bool all_finite(Context &c, int32_t dtype, const void *data, int64_t size) {
+  const auto finite = Finite_simd(dtype);
+  const int64_t element = int64_t(dtype_size(dtype));
+  std::atomic<bool> all{true};
+  c.parallel_for(size, 32768, [&](int64_t b, int64_t e) {
+    if (!finite(static_cast<const char *>(data) + b * element, e - b)) all.store(false, std::memory_order_relaxed);
+  });
+  return all.load();
+}
+
+// The dense product, by common/gemm-host.h.
+namespace {
+GemmProblem problem(const DenseProduct &p) {
+  return {p.dtype, p.m, p.n, p.k, p.a, p.b, p.c, static_cast<const float *>(p.packed)};
+}
+}  // namespace
+
+void multiply_dense(Context &c, const DenseProduct &p) { run_gemm(c, problem(p)); }
+uint64_t dense_workspace_bytes(const DenseProduct &p, bool packed) {
+  const GemmProblem g = problem(p);
+  return 4 * (g.a_floats() + (packed ? 0 : g.b_floats()));
+}
+uint64_t dense_packed_bytes(const DenseProduct &p) { return 4 * uint64_t(packed_floats(p.k, p.n)); }
+void dense_pack(const DenseProduct &p, void *to) {
+  gemm_kernels(p.dtype).pack(p.b, p.k, p.n, 0, panel_count(p.n), static_cast<float *>(to));
+}
+}  // namespace opgraft::sparse
+#endif
