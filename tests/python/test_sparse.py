@@ -1,0 +1,177 @@
+"""Sparse products with a constant sparse operand: packed at plan time by density and structure."""
+
+import ml_dtypes
+import numpy as np
+import opgraft
+import pytest
+from opgraft import Parameter, Tensor, _core, nn, ops
+
+DTYPES = {
+    "float32": (np.float32, 2.0**-24),
+    "float16": (np.float16, 2.0**-11),
+    "bfloat16": (ml_dtypes.bfloat16, 2.0**-8),
+}
+
+
+def pattern(kind, rows, columns):
+    """A 0/1 matrix; every form that packing tells apart."""
+    rng = np.random.default_rng(3)
+    if kind == "blocks":
+        coarse = rng.random((rows // 16 + 1, columns // 16 + 1)) < 0.1
+        return np.kron(coarse, np.ones((16, 16), bool))[:rows, :columns]
+    if kind == "zipf":  # rows from nearly full to nearly empty, shuffled
+        density = np.minimum(1.0, 2.0 / np.arange(1, rows + 1))[:, None]
+        return rng.permutation(rng.random((rows, columns)) < density)
+    if kind == "mixed":  # full rows among sparse ones
+        return (rng.random((rows, columns)) < 0.1) | (np.arange(rows)[:, None] % 9 < 4)
+    return rng.random((rows, columns)) < {"none": 0.0, "5 %": 0.05, "30 %": 0.3, "70 %": 0.7, "all": 1.0}[kind]
+
+
+@pytest.fixture(autouse=True)
+def _planned(_eager):
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+
+
+KINDS = ["none", "5 %", "30 %", "70 %", "all", "blocks", "zipf", "mixed"]
+
+
+def exact(s, d):
+    """The product in float64, and how far float32 sums may be from it: one rounding a product and a sum, 2^-24 of the
+    sum of absolute values each, and 4 where chains meet."""
+    s, d = s.astype(np.float64), d.astype(np.float64)
+    return s @ d, (np.count_nonzero(s, 1).max(initial=0) + 4) * 2.0**-24 * (abs(s) @ abs(d))
+
+
+def close(got, want, bound, u):
+    got = np.asarray(got).astype(np.float64)
+    assert got.shape == want.shape
+    # Half types round once more; float16's smallest step.
+    assert (abs(got - want) <= bound + u * abs(want) + 2.0**-25).all(), abs(got - want).max()
+
+
+class Times(nn.Cell):
+    """The sparse constant on one side of the product."""
+
+    def __init__(self, s, of_a, **attrs):
+        super().__init__()
+        self.s, self.of_a = Parameter(Tensor(s)), of_a
+        self.attrs = attrs | {"a_is_sparse": of_a}
+
+    def construct(self, x):
+        operands = (self.s, x) if self.of_a else (x, self.s)
+        return ops.primitive("SparseMatMul", *operands, **self.attrs)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_product(kind, dtype):
+    of, u = DTYPES[dtype]
+    rng = np.random.default_rng(0)
+    rows, inner = 270, 389  # no multiple of a group, a block or a vector
+    s = np.where(pattern(kind, rows, inner), rng.standard_normal((rows, inner)), 0).astype(of)
+    left = Times(s, True)
+    right = Times(s, False, transpose_b=True)
+    turned = Times(np.ascontiguousarray(s.T), True, transpose_a=True, transpose_b=True)
+    for n in (1, 7, 16, 33, 64, 100, 300, 0):  # one model, any width
+        d = rng.standard_normal((inner, n)).astype(of)
+        want, bound = exact(s, d)
+        close(left(Tensor(d)).asnumpy(), want, bound, u)
+        rows_of_x = np.ascontiguousarray(d.T)
+        close(right(Tensor(rows_of_x)).asnumpy(), want.T, bound.T, u)
+        close(turned(Tensor(rows_of_x)).asnumpy(), want, bound, u)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_zeros_do_not_meet_infinity(kind):
+    s = np.where(pattern(kind, 100, 300), 1.5, 0).astype(np.float32)
+    d = np.ones((300, 50), np.float32)
+    d[::7, ::5], d[1::11, 3] = np.inf, np.nan
+    want = np.stack([(s[r, k, None] * d[k]).sum(0) for r in range(100) for k in [np.flatnonzero(s[r])]])
+    # 1.5 times small whole numbers: exact.
+    np.testing.assert_array_equal(Times(s, True)(Tensor(d)).asnumpy(), want)
+    # Only what a full row meets is not finite, NaN from no 0 * inf.
+    assert np.isfinite(want).all() == (kind == "none")
+
+
+def csr(s):
+    at = np.argwhere(s)
+    return np.append(0, np.count_nonzero(s, 1).cumsum()).astype(np.int32), at[:, 1].astype(np.int32), s[s != 0]
+
+
+class Csr(nn.Cell):
+    def __init__(self, arrays, shape):
+        super().__init__()
+        self.indptr, self.indices, self.values = (Parameter(Tensor(a)) for a in arrays)
+        self.shape = shape
+
+    def construct(self, d):
+        return ops.primitive("CSRMM", self.indptr, self.indices, self.values, self.shape, d)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_constant_arrays(kind):
+    rng = np.random.default_rng(1)
+    s = np.where(pattern(kind, 130, 200), rng.standard_normal((130, 200)), 0).astype(np.float32)
+    d = rng.standard_normal((200, 90)).astype(np.float32)
+    close(Csr(csr(s), (130, 200))(Tensor(d)).asnumpy(), *exact(s, d), 2.0**-24)
+
+
+def test_two_matrices_that_share_their_values():
+    """The packed form is kept by its values: that of another matrix with the same values must not be taken."""
+    s = np.eye(40, dtype=np.float32)
+    indptr, indices, values = csr(s)
+    d = np.random.default_rng(2).standard_normal((40, 30)).astype(np.float32)
+
+    class Both(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.values, self.indptr = Parameter(Tensor(values)), Parameter(Tensor(indptr))
+            self.one, self.other = Parameter(Tensor(indices)), Parameter(Tensor(indices[::-1].copy()))
+
+        def construct(self, d):
+            a = ops.primitive("CSRMM", self.indptr, self.one, self.values, (40, 40), d)
+            return a - ops.primitive("CSRMM", self.indptr, self.other, self.values, (40, 40), d)
+
+    np.testing.assert_array_equal(Both()(Tensor(d)).asnumpy(), d - d[::-1])
+
+
+def test_coordinates_with_repeats():
+    rng = np.random.default_rng(4)
+    at = rng.integers(0, 50, (400, 2)).astype(np.int64)
+    values = rng.standard_normal(400).astype(np.float32)
+    s, absolute = np.zeros((50, 50)), np.zeros((50, 50))
+    np.add.at(s, tuple(at.T), values.astype(np.float64))
+    np.add.at(absolute, tuple(at.T), abs(values).astype(np.float64))
+    d = rng.standard_normal((50, 70)).astype(np.float32)
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.at, self.values = Parameter(Tensor(at)), Parameter(Tensor(values))
+
+        def construct(self, d):
+            return ops.primitive("SparseTensorDenseMatmul", self.at, self.values, (50, 50), d)
+
+    bound = (400 + 4) * 2.0**-24 * (absolute @ abs(d).astype(np.float64))
+    close(Net()(Tensor(d)).asnumpy(), s @ d, bound, 2.0**-24)
+
+
+def test_constant_indices_are_checked():
+    net = Csr((np.array([0, 1, 2], np.int32), np.array([0, 9], np.int32), np.ones(2, np.float32)), (2, 3))
+    with pytest.raises(ValueError, match=r"CSRMM: indices must be in \[0, 3\), got 9 at 1"):
+        net(Tensor(np.ones((3, 4), np.float32)))
+    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
+    with pytest.raises(ValueError, match=r"CSRMM: indices must be in \[0, 3\), got 9 at 1"):
+        net(Tensor(np.ones((3, 4), np.float32)))
+
+
+def test_huge_stated_shapes_take_no_memory():
+    """A shape that no memory holds, with no column of the dense operand: nothing to compute, nothing to allocate."""
+    at, values = np.zeros((1, 2), np.int64), np.ones(1, np.float32)
+    d = np.zeros((2**30, 0), np.float32)
+    got = _core.run_op(_core.resolve("SparseTensorDenseMatmul"), [at, values, np.array([2**40, 2**30]), d], {})[0]
+    assert got.shape == (2**40, 0)
+    grads = _core.run_op(
+        _core.resolve("SparseTensorDenseMatmulGrad"), [at, values, d, np.zeros((2**40, 0), np.float32)], {}
+    )
+    np.testing.assert_array_equal(grads[1], [0.0])
