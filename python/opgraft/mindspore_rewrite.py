@@ -6,10 +6,12 @@ original as well, so it is given twins: Cells with the same parameters, primitiv
 """
 
 import ast
+import contextlib
 import functools
 import importlib.util
 import inspect
 import operator
+import os
 import pathlib
 import sys
 import tempfile
@@ -24,6 +26,18 @@ from .mindspore_twins import copy, precise, put, twin
 _OPERATORS = {ast.Add: ("Add", operator.add), ast.Sub: ("Sub", operator.sub), ast.Mult: ("Mul", operator.mul),
               ast.Div: ("Div", operator.truediv), ast.MatMult: ("MatMul", operator.matmul),
               ast.Pow: ("Pow", operator.pow)}  # fmt: skip
+
+
+@contextlib.contextmanager
+def _real_paths():
+    """Within, sys.path has the real paths, too, by which mindspore.rewrite looks for what a module imports relatively:
+    they differ where an environment is reached by a symbolic link. What it adds itself is gone afterwards."""
+    path = list(sys.path)
+    sys.path += [real for p in path if (real := os.path.realpath(p)) not in path]
+    try:
+        yield
+    finally:
+        sys.path[:] = path
 
 
 def check(chain):
@@ -242,6 +256,7 @@ def _other_uses(net, cell):
     return None
 
 
+@_real_paths()
 def find(net, pattern):
     """Found for every Cell within net, itself as well, that has such chains or cannot be read."""
     found = []
@@ -306,11 +321,8 @@ def _built(source, functions, cell):
     module_name = f"opgraft_rewritten_{pathlib.Path(f.name).stem}"
     spec = importlib.util.spec_from_file_location(module_name, f.name)
     sys.modules[module_name] = module = importlib.util.module_from_spec(spec)  # inspect.getsource looks there
-    path = list(sys.path)
-    try:
+    with _real_paths():  # the sources begin with insertions into it
         spec.loader.exec_module(module)
-    finally:
-        sys.path[:] = path  # the sources begin with insertions into it
     module.__dict__.update(functions)
     return precise(getattr(module, name)(cell), cell)
 
@@ -330,7 +342,8 @@ def _replaced(cell, pattern, news):
         cell._cells.clear()
         put(cell, {str(i) if numbered else name: c for i, (name, c) in enumerate(kept)})
         return cell
-    tree = SymbolTree.create(cell)
+    with _real_paths():
+        tree = SymbolTree.create(cell)
     nodes = list(tree.nodes())
     for k, chain in enumerate(_among(nodes, pattern, "")):
         if k in news:

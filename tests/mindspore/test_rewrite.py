@@ -1,10 +1,15 @@
 """opgraft.mindspore.graft of a chain of calls: found and replaced through mindspore.rewrite, with proof."""
 
+import os
+import pathlib
+import subprocess
+import sys
+
 import mindspore as ms
 import numpy as np
 import opgraft.mindspore
 import pytest
-from helpers import close
+from helpers import HERE, close
 from mindspore import Parameter, Tensor, nn, ops
 from models import MODELS, normal
 from opgraft.mindspore import custom, graft
@@ -336,3 +341,27 @@ def test_a_proof_leaves_the_parameters_as_they_were():
     assert graft(net, nn.GELU, lambda cell: custom("FusedGeLU", approximate="tanh"), prove=(x,))[1].swapped
     for p, value in zip(net.get_parameters(), before, strict=True):
         np.testing.assert_array_equal(p.asnumpy(), value)
+
+
+LINKED = """import os, sys
+site, link = sys.argv[1:]
+sys.path = [p for p in sys.path if os.path.realpath(p) != site] + [link]
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+from test_rewrite import Gated, Net
+from opgraft.mindspore import graft
+assert ms.__file__.startswith(link)
+before = list(sys.path)
+print(graft(Net(), ["silu", "mul"], lambda silu, mul: Gated(), prove=Tensor(np.ones((4, 8), np.float32))).report)
+assert sys.path == before
+"""
+
+
+def test_an_environment_that_is_reached_by_a_link(tmp_path):
+    site, link = os.path.realpath(pathlib.Path(ms.__file__).parents[1]), tmp_path / "link"
+    link.symlink_to(site)
+    env = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), os.environ["PYTHONPATH"]])}
+    done = subprocess.run([sys.executable, "-c", LINKED, site, link], capture_output=True, text=True, env=env)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("matched 3, swapped 3, left 0"), done.stdout
