@@ -12,7 +12,7 @@ import numpy as np
 from mindspore import Tensor, nn
 
 from . import _core, mindspore_rewrite
-from .proof import Report, one_more_row, resized
+from .proof import Report, one_more_row, resized, too_slow
 from .rewrite import substitute
 from .serialization import load
 
@@ -89,6 +89,11 @@ def _difference(got, want):
         if not agrees:
             return why, worst, mean
     return None, worst, mean
+
+
+def _differ(results, wanted):
+    """Why the model's results of some set differ, or None."""
+    return next((why for got, want in zip(results, wanted) if (why := _difference(got, want)[0])), None)
 
 
 def _race(old, new, runs=7):
@@ -228,6 +233,15 @@ def _first_line(error):
     return str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
 
 
+def _wrong(results, wanted, host="the model"):
+    """Why a model with swaps is not to be: `results`, a function, fails, or gives others; or None."""
+    try:
+        why = _differ(results(), wanted)
+    except Exception as e:
+        return f"{host} fails: {_first_line(e)}"
+    return why and f"{host}'s results differ: {why}"
+
+
 def _tried(cell, new, calls, only_faster):
     """(figures of the swap, why it is not to be) on the calls that the cell has had, run eagerly."""
     given, mode = calls[0][0], ms.get_context("mode")
@@ -242,8 +256,8 @@ def _tried(cell, new, calls, only_faster):
         return None, _first_line(e)
     finally:
         ms.set_context(mode=mode)
-    if only_faster and after * 1.05 > before:
-        return None, f"not 5 % faster: {before:.4f} ms before, {after:.4f} ms after"
+    if only_faster and (why := too_slow(before, after)):
+        return None, why
     return {"max_abs": max(f[1] for f in found), "mean_abs": max(f[2] for f in found), "ms_before": before,
             "ms_after": after}, None  # fmt: skip
 
@@ -277,15 +291,11 @@ def _by_type(net, cls, factory, sets, only_faster):
     for parent, name, _, new in taken:
         _put(parent, name, new)
     _outdate(net)
-    if taken:
-        why = next((w for r, o in zip(_results(net, sets, kept), wanted) if (w := _difference(r, o)[0])), None)
-        if why:
-            for parent, name, cell, _ in taken:
-                _put(parent, name, cell)
-            _outdate(net)
-            report.left += [{k: s[k] for k in ("op", "node")} | {"why": f"the model's results differ: {why}"}
-                            for s in report.swapped]  # fmt: skip
-            report.swapped = []
+    if taken and (why := _wrong(lambda: _results(net, sets, kept), wanted)):
+        for parent, name, cell, _ in taken:
+            _put(parent, name, cell)
+        _outdate(net)
+        report._withdraw(why)
     return report
 
 
@@ -318,10 +328,10 @@ def _by_chain(net, pattern, factory, sets, only_faster):
     report.matched += sum(f.why is not None for f in found)
     if not places:
         return Grafted(net, report)
-    rows = [{"op": p.chain.op, "node": p.chain.path} for ps in places.values() for p in ps.values()]
 
     def give_up(why):
-        report.left += [row | {"why": why} for row in rows]
+        chains = [p.chain for several in places.values() for p in several.values()]
+        report.left += [{"op": c.op, "node": c.path, "why": why} for c in chains]
         return Grafted(net, report)
 
     kept = _Kept(net)
@@ -330,9 +340,8 @@ def _by_chain(net, pattern, factory, sets, only_faster):
         heard, _ = _recorded(mindspore_rewrite.replaced(net, pattern, places), [], sets)
     except Exception as e:  # of the rewritten Cell, which computes what it did before
         return give_up(f"mindspore.rewrite breaks the Cell: {_first_line(e)}")
-    for got, want in zip(heard, wanted):
-        if why := _difference(got, want)[0]:
-            return give_up(f"mindspore.rewrite changes the Cell's results: {why}")
+    if why := _differ(heard, wanted):
+        return give_up(f"mindspore.rewrite changes the Cell's results: {why}")
     news = {}
     for key, several in places.items():
         for k, place in several.items():
@@ -350,18 +359,16 @@ def _by_chain(net, pattern, factory, sets, only_faster):
     kept.restore()
     if not news:
         return Grafted(net, report)
-    rows = [{k: s[k] for k in ("op", "node")} for s in report.swapped]
-    swapped, report.swapped = report.swapped, []
-    try:
+    grafted = net
+
+    def results():
+        nonlocal grafted
         grafted = mindspore_rewrite.replaced(net, pattern, news)
-        results = _results(grafted, sets, kept)
-    except Exception as e:
-        return give_up(f"the model fails: {_first_line(e)}")
-    for got, want in zip(results, wanted):
-        if why := _difference(got, want)[0]:
-            return give_up(f"the model's results differ: {why}")
-    report.swapped = swapped
-    return Grafted(grafted, report)
+        return _results(grafted, sets, kept)
+
+    if why := _wrong(results, wanted):
+        report._withdraw(why)
+    return Grafted(net if why else grafted, report)
 
 
 def _whole(net, sets, only_faster):
@@ -376,10 +383,7 @@ def _whole(net, sets, only_faster):
             return Grafted(net, report)
         _core.write_mindir(graph, str(grafted))
         cell = nn.GraphCell(ms.load(str(grafted)))
-        why = next((w for s, o in zip(sets, wanted) if (w := _difference(_arrays(cell(*s)), o)[0])), None)
+        why = _wrong(lambda: [_arrays(cell(*s)) for s in sets], wanted, "MindSpore")
     if why:
-        report.left += [{k: s[k] for k in ("op", "node")} | {"why": f"MindSpore's results differ: {why}"}
-                        for s in report.swapped]  # fmt: skip
-        report.swapped = []
-        return Grafted(net, report)
-    return Grafted(cell, report)
+        report._withdraw(why)
+    return Grafted(net if why else cell, report)

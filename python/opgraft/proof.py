@@ -31,6 +31,11 @@ class Report:
         if self.pending:
             self.__init__(**result)
 
+    def _withdraw(self, why):
+        """What was swapped is left alone."""
+        self.left += [{"op": s["op"], "node": s["node"], "why": why} for s in self.swapped]
+        self.swapped = []
+
     def to_dict(self) -> dict:
         return {"matched": self.matched, "merged": self.merged, "swapped": self.swapped, "left": self.left}
 
@@ -55,6 +60,11 @@ class Report:
 
     def __repr__(self):
         return f"<Report: {str(self).splitlines()[0]}>"
+
+
+def too_slow(before, after):
+    """Why a swap is left alone under only_faster, of its times in ms, or None."""
+    return f"not 5 % faster: {before:.4f} ms before, {after:.4f} ms after" if after * 1.05 > before else None
 
 
 def input_sets(what, prove):

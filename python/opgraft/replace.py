@@ -5,7 +5,7 @@ import time
 
 from . import _core, nn
 from . import trace as _trace
-from .proof import Report, input_sets, second_size
+from .proof import Report, input_sets, second_size, too_slow
 
 
 class _Call(nn.Cell):
@@ -47,8 +47,7 @@ def replace_cell(net, cls, factory, *, prove=None, only_faster=False) -> Report:
         taken.append((parent, name, cell, new))
         report.swapped.append({"op": new.name if isinstance(new, _Call) else type(new).__name__, "node": path, **row})
     if taken and (why := _tried(net, taken, sets, wanted)):
-        report.left += [{"op": s["op"], "node": s["node"], "why": f"the model{why}"} for s in report.swapped]
-        report.swapped = []
+        report._withdraw(f"the model{why}")
         return report
     for parent, name, _, new in taken:
         setattr(parent, name, new)
@@ -169,8 +168,8 @@ def _exchange(cell, new, calls, prove, only_faster):
         if why := _differ([got], [want]):
             return None, {}, f"the {why}"
     row["ms_before"], row["ms_after"] = _race(cell, new, *calls[0])
-    if only_faster and row["ms_after"] * 1.05 > row["ms_before"]:
-        return None, {}, f"not 5 % faster: {row['ms_before']:.4f} ms before, {row['ms_after']:.4f} ms after"
+    if only_faster and (why := too_slow(row["ms_before"], row["ms_after"])):
+        return None, {}, why
     return new, row, None
 
 

@@ -110,6 +110,31 @@ def test_a_size_that_the_model_refuses_is_left_out(mode):
     assert len(report.swapped) == 1, report
 
 
+class OnlyEagerly(nn.Cell):
+    """What graph mode cannot compile."""
+
+    def __init__(self):
+        super().__init__()
+        self.gelu = nn.GELU()
+
+    def construct(self, x):
+        try:
+            return self.gelu(x)
+        except ValueError:
+            return x
+
+
+@pytest.mark.parametrize("places", [nn.GELU, [nn.GELU]], ids=["type", "chain"])
+def test_a_graft_that_graph_mode_refuses_is_taken_back(places):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net, x = Mlp(), Tensor(normal(4, 16))
+    want = net(x).asnumpy()
+    grafted, report = graft(net, places, lambda _: OnlyEagerly(), prove=x)
+    assert not report.swapped and report.left[0]["why"].startswith("the model fails: "), report
+    np.testing.assert_array_equal(grafted(x).asnumpy(), want)
+    np.testing.assert_array_equal(net(x).asnumpy(), want)
+
+
 def relu(x):
     return opgraft.ops.relu(x)
 
