@@ -37,13 +37,14 @@ template <class D> HWY_INLINE Neighbours<hn::Vec<D>> LoadPairs(D d, const ::opgr
 #endif
 }
 
-// float32 with bfloat16's rounding in the upper half of each lane; a NaN stays a NaN.
+// float32 with bfloat16's rounding in the upper half of each lane. A NaN stays one without a test where what was loaded
+// was of a half type: the NaNs of arithmetic have the default's bits or those of an operand, and the sum changes their
+// sign only if all 17 bits from the 15th on are ones.
 template <class D> HWY_INLINE auto RoundToUpper(D d, hn::Vec<D> v) {
   const hn::RebindToUnsigned<D> du;
   const auto u = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
-  const auto rounded = hn::Add(hn::Add(u, hn::Set(du, 0x7fffu)), odd);
-  return hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), hn::Or(u, hn::Set(du, 0x400000u)), rounded);
+  return hn::Add(hn::Add(u, hn::Set(du, 0x7fffu)), odd);
 }
 template <class D> HWY_INLINE void StorePairs(Neighbours<hn::Vec<D>> v, D d, float *p) {
   hn::StoreInterleaved2(v.even, v.odd, d, p);
