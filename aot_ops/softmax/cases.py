@@ -1,4 +1,6 @@
-"""Cases of Softmax, ScaledMaskedSoftmax and their gradients; swiglu/cases.py explains the format. REFERENCE takes the attributes as keywords."""
+"""Cases of Softmax, ScaledMaskedSoftmax and their gradients;
+
+swiglu/cases.py explains the format. REFERENCE takes the attributes as keywords."""
 
 import numpy as np
 
@@ -11,9 +13,9 @@ def softmax(x, axis=-1):
 
 
 def bound(u, x, axis=-1):
-    """exp is good to 1.5 roundings and a quarter of its argument's, x - max, which rounds as well, and so does its product
-    with log2 e where it cannot be fused (SSE4): 2.25 |x - max|; the sum of n terms, with the same of their own, has run through at most n / 4 + 3 additions in a lane (SSE4 has four),
-    its inverse and the product round."""
+    """exp is good to 1.5 roundings and a quarter of its argument's, x - max, which rounds as well, and so does its
+    product with log2 e where it cannot be fused (SSE4): 2.25 |x - max|; the sum of n terms, with the same of their own,
+    has run through at most n / 4 + 3 additions in a lane (SSE4 has four), its inverse and the product round."""
     if x.size == 0:
         return 0.0
     y, off = softmax(x, axis), 2.25 * np.abs(x - np.max(x, axis=axis, keepdims=True))

@@ -140,8 +140,8 @@ def causal(rng):
 
 
 # A row's sum of n positive terms goes through at most n additions, most peers' through n / 8 and less; its root halves
-# the error: n / 16 + 8 roundings, relative. In bfloat16 a peer that is not compiled rounds after each of the square, the
-# mean, the root and two products, and rounds the sum with a residual first.
+# the error: n / 16 + 8 roundings, relative. In bfloat16 a peer that is not compiled rounds after each of the square,
+# the mean, the root and two products, and rounds the sum with a residual first.
 def loose(n, dtype="float32"):
     return (n / 16 + 8) * U if dtype == "float32" else 6 * 2.0**-8
 

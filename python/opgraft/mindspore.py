@@ -6,6 +6,7 @@ Needs MindSpore (2.10 is tested) in the same environment; opgraft's own API does
 import itertools
 import os
 import pathlib
+import re
 
 import numpy as np
 from mindspore import Tensor, ops
@@ -178,38 +179,77 @@ def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=Non
         info.attr(name, "required", _kind(value), value=value)
     for row in itertools.islice(_rows(manifest, tensors, n_outputs), _MOST_ROWS):
         info.dtype_format(*row)
-    bprop = _bprop(manifest["backward"], attrs, n_inputs, n_outputs) if manifest["backward"] else None
+    bprop = _bprop(manifest, attrs, n_inputs, n_outputs) if manifest["backward"] else None
     return _Custom(op, tensors, attrs, f"{op.path}:{op.name}", out_shape, out_dtype, func_type="aot", bprop=bprop,
                    reg_info=info.target("CPU").get_op_info())  # fmt: skip
 
 
-def _bprop(backward, attrs, n_inputs, n_outputs):
-    """The gradient by another operator: it takes the inputs and the gradient of every output, and gives that of every
-    input."""
-    known = _core.resolve(backward).manifest
-    gradient = custom(backward, **{k: v for k, v in attrs.items() if k in known["attrs"]})
+def _gradient(manifest, attrs, n_inputs):
+    """(Custom, how many outputs it has, positions, results) of `backward:`, as docs/adding_an_op.md says. positions:
+    which of the forward's inputs, its outputs and their gradients, counted in this order, the operator takes; results:
+    which of its outputs is the gradient of each input. An input that a call leaves out is left out here too.
+    """
+    form = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?\s*(?:->\s*(.*))?", manifest["backward"].strip())
+    if form is None:
+        raise ValueError(f"{manifest['name']}: backward: must be Op or Op(x, dy, ...) -> dx, ..., got "
+                         f"{manifest['backward']!r}")  # fmt: skip
+    name, given, results = form.groups()
+    known = _core.resolve(name).manifest
+    inputs, outputs = ([t["name"] for t in manifest[k]] for k in ("inputs", "outputs"))
+    names = [*inputs, *outputs, *(f"d{o}" for o in outputs)]
+    settings = {k: k for k in known["attrs"] if k in manifest["attrs"]}
+    wanted = [*inputs, *names[len(inputs) + len(outputs) :]]
+    if given is not None:
+        parts = [part.strip() for part in given.split(",")]
+        settings |= dict(map(str.strip, part.split("=")) for part in parts if "=" in part)
+        wanted = [part for part in parts if "=" not in part]
+    made = [t["name"] for t in known["outputs"]]
+    results = [r.strip() for r in results.split(",")] if results else made
+    for word in [*wanted, *settings.values(), *results]:
+        if word not in [*names, *manifest["attrs"], *made]:
+            raise ValueError(f"{manifest['name']}: backward: {word} is no input, output, gradient or attribute")
+    left_out = inputs[n_inputs:]
+    positions = tuple(names.index(w) - len(left_out) * (w not in inputs) for w in wanted if w not in left_out)
+    values = {to: attrs[source] for to, source in settings.items() if source in attrs}
+    values |= {to: manifest["attrs"][source] for to, source in settings.items() if to not in values}
+    return custom(name, n_inputs=len(positions), **values), len(made), positions, tuple(map(made.index, results))
 
-    def apply(inputs, dout):
-        result = gradient(*inputs, *dout) if n_outputs > 1 else gradient(*inputs, dout)
-        return result if n_inputs > 1 else (result,)
+
+def _bprop(manifest, attrs, n_inputs, n_outputs):
+    """The gradient by another operator, in the form that MindSpore takes."""
+    gradient, made, positions, results = _gradient(manifest, attrs, n_inputs)
+    results = results[:n_inputs]
+
+    def apply(inputs, out, dout):
+        given = inputs + out + dout if n_outputs > 1 else inputs + (out, dout)
+        args = ()
+        for i in positions:
+            args = args + (given[i],)
+        found = gradient(*args)
+        if made == 1:
+            return (found,)
+        grads = ()
+        for i in results:
+            grads = grads + (found[i],)
+        return grads
 
     # Graph mode reads a bprop's source and counts its parameters.
     def one(a, out, dout):
-        return apply((a,), dout)
+        return apply((a,), out, dout)
 
     def two(a, b, out, dout):
-        return apply((a, b), dout)
+        return apply((a, b), out, dout)
 
     def three(a, b, c, out, dout):
-        return apply((a, b, c), dout)
+        return apply((a, b, c), out, dout)
 
     def four(a, b, c, d, out, dout):
-        return apply((a, b, c, d), dout)
+        return apply((a, b, c, d), out, dout)
 
     def five(a, b, c, d, e, out, dout):
-        return apply((a, b, c, d, e), dout)
+        return apply((a, b, c, d, e), out, dout)
 
     forms = [one, two, three, four, five]
     if n_inputs > len(forms):
-        raise ValueError(f"{backward}: a gradient takes at most {len(forms)} inputs, got {n_inputs}")
+        raise ValueError(f"{manifest['name']}: a gradient takes at most {len(forms)} inputs, got {n_inputs}")
     return forms[n_inputs - 1]
