@@ -13,6 +13,7 @@ from .convolution import MaxPool2d as MaxPool2d
 from .convolution import ReLU6 as ReLU6
 from .convolution import initial as _initial
 from .dtype import float32
+from .norms import norm as _norm
 from .program import Program
 from .tensor import Parameter, Tensor
 
@@ -84,7 +85,7 @@ class LayerNorm(Cell):
         self.beta = _initial("LayerNorm", "beta_init", beta_init, shape, dtype)
 
     def construct(self, x):
-        return ops._layer_norm(x, self.gamma, self.beta, self.begin_norm_axis, self.epsilon)
+        return _norm(x, self.gamma, self.beta, self.begin_norm_axis, self.begin_norm_axis, self.epsilon)[0]
 
 
 class GELU(Cell):

@@ -4,9 +4,8 @@ import builtins
 import functools
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from . import dtype as dt
+from . import norms as _norms
 from . import windows as _windows
 from .custom import Custom, CustomRegOp, DataType
 from .primitive import pair as _pair
@@ -120,24 +119,8 @@ def softmax(x, axis=-1, *, dtype=None):
     return primitive("Softmax", x, axis=[axis] if isinstance(attrs.get("axis"), list) else axis)
 
 
-def _layer_norm(x, weight, bias, begin_norm_axis, epsilon):
-    _, _, attrs = _signature("LayerNorm")
-    params = {"begin_norm_axis": begin_norm_axis, "begin_params_axis": begin_norm_axis, "epsilon": epsilon}
-    out = primitive(
-        "LayerNorm", _tensor(x, "layer_norm: x"), weight, bias, **{k: v for k, v in params.items() if k in attrs}
-    )
-    return out[0] if isinstance(out, tuple) else out
-
-
-@_export
-def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """LayerNorm over the last dimensions, of shape normalized_shape; weight and bias have it, too (None: 1 and 0)."""
-    x, shape = _tensor(x, "layer_norm: x"), tuple(normalized_shape)
-    if not shape or tuple(x.shape[-len(shape) :]) != shape:
-        raise ValueError(f"layer_norm: normalized_shape must be x's last dimensions, got {shape} for shape {x.shape}")
-    weight = Tensor(np.ones(shape, x.dtype)) if weight is None else weight
-    bias = Tensor(np.zeros(shape, x.dtype)) if bias is None else bias
-    return _layer_norm(x, weight, bias, -len(shape), eps)
+layer_norm, rms_norm, add_rms_norm = _norms.layer_norm, _norms.rms_norm, _norms.add_rms_norm
+__all__ += ["add_rms_norm", "layer_norm", "rms_norm"]
 
 
 def _reduce(op, x, axis, keep_dims, **more):
@@ -348,7 +331,10 @@ for _name, _f, *_arguments in [
     ("Rsqrt", rsqrt), ("Exp", exp), ("Erf", erf), ("Tanh", tanh), ("Sigmoid", sigmoid), ("SiLU", silu), ("ReLU", relu),
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
     ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add, "data_format"),
-    ("Softmax", softmax, "axis"),
+    ("Softmax", softmax, "axis"), ("RmsNorm", rms_norm, "epsilon"),
+    ("LayerNorm", lambda x, gamma, beta, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7: _norms.norm(
+        x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon),
+     "begin_norm_axis", "begin_params_axis", "epsilon"),
     ("ReduceMean", lambda x, axis=None, keep_dims=False: mean(x, axis, keep_dims), "keep_dims"),
     ("ReduceSum", lambda x, axis=None, **more: _reduce("ReduceSum", x, axis, **{"keep_dims": False, **more}),
      "keep_dims", "skip_mode"),

@@ -1,0 +1,259 @@
+"""Normalisations and Softmax: the ways models spell them become one operator, and nothing else does."""
+
+import ml_dtypes
+import numpy as np
+import opgraft
+import pytest
+from compare import U, close
+from opgraft import _core, nn, ops, rewrite
+
+N = 24
+# A mean of squares (n additions, n products; its root halves that), eps, root, quotient, two products; of both sides.
+RMS = 2 * (N // 2 + 6)
+# Means of n numbers, twice; difference, root, quotient, product, sum; of both sides.
+LAYER = 2 * (2 * N + 8)
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class Net(nn.Cell):
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def construct(self, *x):
+        return self.write(*x)
+
+
+def graft(write, *given, prove=True):
+    """(names of the operators swapped in, the results before, and after)"""
+    before, after = Net(write), Net(write)
+    report = rewrite.substitute(after, prove=tuple(given) if prove else None)
+    results = [net(*given) for net in (before, after)]
+    results = [[t.asnumpy() for t in (r if isinstance(r, tuple) else (r,))] for r in results]
+    return [s["op"].split("@")[0] for s in report.swapped], *results
+
+
+SQUARES = {"Mul": lambda x: x * x, "Square": ops.square, "Pow": lambda x: ops.pow(x, 2.0)}
+ROOTS = {
+    "Rsqrt": lambda x, a: x * ops.rsqrt(a),
+    "Div by Sqrt": lambda x, a: x / ops.sqrt(a),
+    "Mul by 1 / Sqrt": lambda x, a: x * ops.div(1.0, ops.sqrt(a)),  # as torch's exporter to ONNX writes rsqrt
+    "Pow of -0.5": lambda x, a: x * ops.pow(a, -0.5),
+}
+
+
+def rms(x, square=ops.square, root=ROOTS["Rsqrt"]):
+    return root(x, ops.mean(square(x), -1, True) + 1e-5)
+
+
+def layer(x, square=ops.square, root=ROOTS["Rsqrt"]):
+    d = x - ops.mean(x, -1, True)
+    return root(d, ops.mean(square(d), -1, True) + 1e-5)
+
+
+@pytest.mark.parametrize("prove", [False, True])
+@pytest.mark.parametrize("root", ROOTS)
+@pytest.mark.parametrize("square", SQUARES)
+def test_spellings(square, root, prove):
+    x, gamma, beta = normal(3, 5, N), normal(N, seed=1), normal(N, seed=2)
+    how = SQUARES[square], ROOTS[root]
+    for write, given, name, bound in [
+        (lambda x: rms(x, *how), [x], "FusedRmsNorm", RMS),
+        (lambda x, g: rms(x, *how) * g, [x, gamma], "FusedRmsNorm", RMS),
+        (lambda x, g: g * rms(x, *how), [x, gamma], "FusedRmsNorm", RMS),
+        (lambda x: layer(x, *how), [x], "FusedLayerNorm", LAYER),
+        (lambda x, g: layer(x, *how) * g, [x, gamma], "FusedLayerNorm", LAYER),
+        (lambda x, g, b: layer(x, *how) * g + b, [x, gamma, beta], "FusedLayerNorm", LAYER),
+    ]:
+        names, before, after = graft(write, *given, prove=prove)
+        assert names == [name]
+        close(after[0], before[0], bound, np.abs(before[0]).max())
+
+
+BF16 = ml_dtypes.bfloat16
+f32, bf16 = opgraft.float32, opgraft.bfloat16
+HALVES = {
+    "gamma after the cast": lambda x, g: g * ops.cast(rms(ops.cast(x, f32)), bf16),
+    "gamma before the cast": lambda x, g: ops.cast(rms(ops.cast(x, f32)) * ops.cast(g, f32), bf16),
+    "Pow, Div by Sqrt": lambda x, g: ops.cast(rms(ops.cast(x, f32), SQUARES["Pow"], ROOTS["Div by Sqrt"]), bf16) * g,
+    "without gamma": lambda x, g: ops.cast(rms(ops.cast(x, f32)), bf16),
+    "LayerNorm": lambda x, g: ops.cast(layer(ops.cast(x, f32)) * ops.cast(g, f32), bf16),
+    "LayerNorm, params after": lambda x, g: ops.cast(layer(ops.cast(x, f32)), bf16) * g + g,
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_that_compute_in_float32(name):
+    x, gamma = normal(3, 5, N).astype(BF16), normal(N, seed=1).astype(BF16)
+    names, before, after = graft(HALVES[name], x, gamma)
+    if name == "LayerNorm":  # gamma's cast stays: beta is what a pattern of both has
+        assert names == ["FusedLayerNorm"]
+    else:
+        assert names == ["FusedLayerNorm" if "Layer" in name else "FusedRmsNorm"]
+    # The spelled form rounds to bfloat16 up to three times, the fused once: 2^-9 each, of the largest magnitude.
+    found, want = after[0].astype(np.float64), before[0].astype(np.float64)
+    assert after[0].dtype == before[0].dtype
+    assert np.abs(found - want).max() <= 4 * 2.0**-9 * np.abs(want).max()
+
+
+def test_a_float32_gamma_before_the_cast():
+    x, gamma = normal(3, 5, N).astype(BF16), normal(N, seed=1)
+    names, before, after = graft(lambda x, g: ops.cast(rms(ops.cast(x, f32)) * g, bf16), x, gamma)
+    assert names == ["FusedRmsNorm"]
+    want = before[0].astype(np.float64)
+    assert np.abs(after[0].astype(np.float64) - want).max() <= 2.0**-8 * np.abs(want).max()  # two roundings to bfloat16
+
+
+def test_a_residual_is_taken_in():
+    x, residual, gamma, beta = normal(3, 5, N), normal(3, 5, N, seed=1), normal(N, seed=2), normal(N, seed=3)
+
+    def add_rms(x, r, g):
+        s = x + r
+        return rms(s) * g, s
+
+    def add_primitive(x, r, g):
+        s = x + r
+        return ops.rms_norm(s, g, 1e-5)[0], s
+
+    def add_layer(x, r, g, b):
+        s = x + r
+        return ops.layer_norm(s, (N,), g, b), s
+
+    def only_the_norm(x, r, g):
+        return rms(x + r) * g
+
+    for write, given, name, bound in [
+        (add_rms, (x, residual, gamma), "FusedAddRmsNorm", RMS),
+        (add_primitive, (x, residual, gamma), "FusedAddRmsNorm", RMS),
+        (only_the_norm, (x, residual, gamma), "FusedAddRmsNorm", RMS),
+        (add_layer, (x, residual, gamma, beta), "AddLayerNorm", LAYER),
+    ]:
+        names, before, after = graft(write, *given)
+        assert names == [name]
+        close(after[0], before[0], bound + 2, np.abs(before[0]).max())
+        if len(before) > 1:
+            np.testing.assert_array_equal(after[1], before[1])
+
+
+def exp_softmax(x):
+    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))
+    return e / ops.reduce_sum(e, -1, True)
+
+
+SCORES = normal(2, 3, 5, N) * 4
+MASK = np.where(normal(1, 1, 5, N, seed=1) > 1, -1e4, 0).astype(np.float32)
+MASKED = {
+    "Mul, Add": (lambda x, m: ops.softmax(x * 0.125 + m, -1), 0.125),
+    "Div, Add": (lambda x, m: ops.softmax(x / 8.0 + m, -1), 0.125),
+    "mask first": (lambda x, m: ops.softmax(m + x * 0.125, -1), 0.125),
+    "Add alone": (lambda x, m: ops.softmax(x + m, -1), 1.0),
+    "Add alone, mask first": (lambda x, m: ops.softmax(m + x, -1), 1.0),
+    "by Exp": (lambda x, m: exp_softmax(x * 0.125 + m), 0.125),
+}
+
+
+@pytest.mark.parametrize("name", MASKED)
+def test_scaled_and_masked(name):
+    write, scale = MASKED[name]
+    names, before, after = graft(write, SCORES, MASK)
+    assert names == ["ScaledMaskedSoftmax"]
+    # What is not masked differs by at most 40 from the maximum; exp's argument and the score are rounded to it, and
+    # n terms are added up.
+    largest = np.abs(SCORES).max() * scale
+    close(after[0], before[0], 2 * (8 * largest + N + 10))
+
+
+def test_softmax_by_exp():
+    names, before, after = graft(exp_softmax, SCORES)
+    assert names == ["Softmax"]
+    close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
+
+
+def test_a_scale_alone():
+    for write in (lambda x: ops.softmax(x * 0.125, 1), lambda x: ops.softmax(x / 8.0, 1)):
+        names, before, after = graft(write, SCORES)
+        assert names == ["ScaledMaskedSoftmax"]
+        close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
+
+
+SQUARE = normal(N, N)
+NOT_THESE = {
+    "another axis": (lambda x: x * ops.rsqrt(ops.mean(ops.square(x), 0, True) + 1e-5), [SQUARE]),
+    "a mean that drops the dimension": (lambda x: x * ops.rsqrt(ops.mean(ops.square(x), -1) + 1e-5), [SQUARE]),
+    "another power": (lambda x: x * ops.rsqrt(ops.mean(ops.pow(x, 3.0), -1, True) + 1e-5), [np.abs(SQUARE)]),
+    "another row's mean": (lambda x, y: x * ops.rsqrt(ops.mean(ops.square(y), -1, True) + 1e-5), [SQUARE, SQUARE + 1]),
+    "an epsilon for each row": (lambda x, e: x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + e), [SQUARE, SQUARE[:, :1] ** 2]),
+    "a product of two of them": (lambda x, y: x * ops.rsqrt(ops.mean(x * y, -1, True) + 1e-5), [np.abs(SQUARE), np.abs(SQUARE) + 1]),
+    "two exponentials": (lambda x, y: ops.exp(x) / ops.reduce_sum(ops.exp(y), -1, True), [SQUARE, SQUARE + 1]),
+    "a sum over another axis": (
+        lambda x: (lambda e: e / ops.reduce_sum(e, 0, True))(
+            ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))), [SQUARE]),
+    "a scale for each column": (lambda x, s: ops.softmax(x * s, -1), [SQUARE, normal(N)]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("prove", [False, True])
+@pytest.mark.parametrize("name", NOT_THESE)
+def test_what_is_something_else_is_left_alone(name, prove):
+    write, given = NOT_THESE[name]
+    names, before, after = graft(write, *given, prove=prove)
+    assert names == []
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+def test_a_factor_that_is_no_gamma_stays():
+    """h of x's shape, or one row's number, times a normalisation: a gamma of two dimensions would be another formula."""
+    for factor in (normal(N, N, seed=1), normal(N, 1, seed=1)):
+        names, before, after = graft(lambda x, h: rms(x) * h, SQUARE, factor, prove=False)
+        assert names == ["FusedRmsNorm"]
+        close(after[0], before[0], RMS, np.abs(before[0]).max())
+
+
+def test_statistics_that_are_used_stay():
+    def write(x, g):
+        y, rstd = ops.rms_norm(x + 1.0, g, 1e-5)
+        return y, rstd
+
+    names, before, after = graft(write, SQUARE, normal(N, seed=1))
+    assert names == []
+    np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_a_mask_that_is_larger_than_the_scores():
+    """The sum is broadcast to the mask: it is the scores that stand for the mask then."""
+    names, before, after = graft(lambda x, m: ops.softmax(x + m, -1), normal(1, N), SQUARE)
+    assert names == ["ScaledMaskedSoftmax"]
+    close(after[0], before[0], 2 * (4 * 8 + N + 10))
+    names, before, after = graft(lambda x, m: ops.softmax(x + m, -1), normal(N, 1), normal(1, N, seed=1))
+    assert names == []
+
+
+def test_a_mean_that_is_large_beside_the_deviation():
+    """One sweep that takes E[x]^2 from E[x^2] has nothing left in float32 of rows about 10000 with a deviation of 1."""
+    n = 1024
+    x = (10000 + np.random.default_rng(0).integers(-8, 9, (4, n)) / 4).astype(np.float32)  # exact in float32
+    wide = x.astype(np.float64)
+    variance = wide.var(-1, keepdims=True)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5)
+    # n / 8 + 8 additions in a lane, relative to the normalised row (aot_ops/layernorm/cases.py).
+    allowed = (n / 8 + 8) * U * (1 + np.abs(want))
+
+    mean = x.mean(-1, keepdims=True, dtype=np.float32)
+    naive = (x * x).mean(-1, keepdims=True, dtype=np.float32) - mean * mean
+    with np.errstate(invalid="ignore"):
+        found = (x - mean) / np.sqrt(naive + np.float32(1e-5))
+    assert not (np.abs(found - want) <= 1000 * allowed).all()
+
+    ones, zeros = np.ones(n, np.float32), np.zeros(n, np.float32)
+    for name, given in [
+        ("LayerNorm", [x, ones, zeros]),
+        ("FusedLayerNorm", [x]),
+        ("AddLayerNorm", [x, x * 0, ones, zeros]),
+    ]:
+        got = _core.run_op(_core.resolve(name), given, {"epsilon": 1e-5})
+        assert (np.abs(got[0] - want) <= allowed).all()
+        if name == "LayerNorm":
+            np.testing.assert_allclose(got[2], variance, rtol=(n / 8 + 8) * U)
