@@ -49,6 +49,7 @@ REFERENCE = {
     "BroadcastTo": broadcast_to,
     "StridedSlice": strided_slice,
     "Concat": lambda *xs, axis=0: np.concatenate(xs, axis),
+    "Stack": lambda *xs, axis=0: np.stack(xs, axis),
     "Split": lambda x, axis=0, output_num=1: np.split(x, output_num, axis),
     "Gather": gather,
     "Shape": lambda x: np.array(x.shape, np.int64),
@@ -156,6 +157,8 @@ CASES = (
     + [case("Concat", [(t, (2, 3)), (t, (4, 3)), (t, (1, 3))], axis=0) for t in DTYPES]
     + [case("Concat", [(t, (2, 3, 5)), (t, (2, 1, 5)), (t, (2, 0, 5))], axis=-2) for t in DTYPES]
     + [case("Concat", [("float32", (7,))]), case("Concat", [FLAGS, FLAGS], axis=1)]
+    + [case("Stack", [(t, (2, 3))] * 3, axis=axis) for t in DTYPES for axis in (0, -1, 1)]
+    + [case("Stack", [("float32", ())] * 2), case("Stack", [("float32", (2, 0))] * 2, axis=1)]
     + [
         case("Split", [(t, s)], axis=a, output_num=n)
         for t in DTYPES
@@ -240,6 +243,17 @@ REFUSED = [
         "op": "StridedSlice",
         "inputs": [("float32", (4,)), i64(0), i64(4), i64(0)],
         "error": "StridedSlice: strides must not be 0",
+    },
+    {
+        "op": "Stack",
+        "inputs": [("float32", (2, 3)), ("float32", (2, 1))],
+        "error": r"Stack: x1.shape must equal x0.shape \(2, 3\), got \(2, 1\)",
+    },
+    {
+        "op": "Stack",
+        "inputs": [("float32", (2, 3))] * 2,
+        "attrs": {"axis": 3},
+        "error": r"Stack: axis must be in \[-3, 3\), got 3",
     },
     {
         "op": "Concat",

@@ -1,4 +1,4 @@
-// Concat, Split and Gather: whole blocks of memory move.
+// Concat, Stack, Split and Gather: whole blocks of memory move.
 #include <algorithm>
 
 #include "aot_ops/shape/move.h"
@@ -53,6 +53,20 @@ void concat(Context &c, bool parallel) {
 }
 void KernelConcat(Context &c) { concat(c, true); }
 void ReferenceConcat(Context &c) { concat(c, false); }
+
+void InferStack(InferContext &c) {
+  c.check(c.inputs() > 0, "takes at least 1 input, got 0");
+  check_any_dtype(c, 0, "x0");
+  for (int i = 1; i < c.inputs(); ++i) {
+    const std::string name = "x" + std::to_string(i);
+    c.check_same_dtype(i, name.c_str(), 0, "x0");
+    c.check_same_shape(i, name.c_str(), 0, "x0");
+  }
+  auto x = c.input(0).shape();
+  Shape out(x.begin(), x.end());
+  out.insert(out.begin() + c.axis(c.attr_int("axis", 0), c.input(0).rank() + 1), c.inputs());
+  c.output(c.input(0).dtype(), out);
+}
 
 void InferSplit(InferContext &c) {
   check_any_dtype(c, 0, "x");
@@ -149,5 +163,7 @@ void ReferenceGather(Context &c) { gather(c, false); }
 
 using namespace opgraft;
 OPGRAFT_OP(Concat, .inputs = -1, .infer = InferConcat, .kernel = KernelConcat, .reference = ReferenceConcat)
+// Along a new axis an input's block is what lies behind it, as along its own: the same moves.
+OPGRAFT_OP(Stack, .inputs = -1, .infer = InferStack, .kernel = KernelConcat, .reference = ReferenceConcat)
 OPGRAFT_OP(Split, .inputs = 1, .outputs = -1, .infer = InferSplit, .kernel = KernelSplit, .reference = ReferenceSplit)
 OPGRAFT_OP(Gather, .inputs = 2, .infer = InferGather, .kernel = KernelGather, .reference = ReferenceGather)

@@ -222,7 +222,7 @@ Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern
 ValueId bound(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name) {
   if (auto it = m.values.find(name); it != m.values.end()) return it->second;
   if (auto it = pattern.labels.find(name); it != pattern.labels.end())
-    return g.node(m.nodes[size_t(it->second.node)]).outputs[0];
+    return g.node(m.nodes[size_t(it->second.node)]).outputs[size_t(it->second.output)];
   throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
 }
 
@@ -316,6 +316,11 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
   for (auto &s : pattern.settings) {
     if (!s.condition()) {
       attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
+      continue;
+    }
+    if (s.arranged()) {
+      const ValueId of = bound(graph, pattern, m, s.name);
+      check_arranged(graph, of, s.other.empty() ? of : bound(graph, pattern, m, s.other), s);
       continue;
     }
     if (s.kind == Pattern::Setting::kSameDim) {

@@ -2,10 +2,15 @@
 //
 //   program := { name "=" call newline } result { "," result } [ "->" setting { "," setting } ]
 //   call    := Primitive "(" arg { "," arg } { "," attr "=" want } ")"
-//   arg     := name | number | "_" | call
+//   arg     := name [output] | number | "_" | call [output]
+//   output  := "[" i "]", of several
 //   want    := literal | "_" | name of an attribute of the op
 //   setting := attr "=" literal | attr "=" name | attr "=" "1/" name | attr "=" "dim(" name "," i ")"
 //            | "rank(" name ")=" n | "dim(" name "," i ")=dim(" name "," j ")", conditions
+//            | "part(" a "," x "," axis ")=" i "/" n    a is the i-th of n equal parts of x along the axis
+//            | "every(" a "," x "," axis ")=" i "/" n   a is the elements i, i + n, i + 2n, ... of x
+//            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
+//            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
 #pragma once
 
 #include <functional>
@@ -40,13 +45,16 @@ struct Pattern {
     std::optional<TensorType> type;  // of the first output, where it must be this one
   };
   struct Setting {
-    enum Kind { kLiteral, kName, kInverse, kDim, kRank, kSameDim } kind = kLiteral;
+    enum Kind { kLiteral, kName, kInverse, kDim, kRank, kSameDim, kPart, kEvery, kRepeats, kCausal } kind = kLiteral;
     std::string attr, name;
     AttrValue literal;
     int64_t index = 0;
     std::string other{};  // kSameDim
     int64_t other_index = 0;
-    bool condition() const { return kind == kRank || kind == kSameDim; }
+    int64_t part = 0, count = 0;  // kPart, kEvery
+    bool condition() const { return kind >= kRank; }
+    bool arranged() const { return kind >= kPart; }
+    std::string text() const;  // of one that is arranged
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call
@@ -84,5 +92,8 @@ bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, N
 // The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
 // not known, or a condition on a rank does not hold.
 Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op);
+
+// Throws Error where `of` is not made of `from` as the condition says.
+void check_arranged(const Graph &graph, ValueId of, ValueId from, const Pattern::Setting &condition);
 
 }  // namespace opgraft::passes

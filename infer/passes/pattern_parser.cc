@@ -5,6 +5,14 @@
 namespace opgraft::passes {
 namespace {
 
+const char *condition_name(Pattern::Setting::Kind kind) {
+  using Setting = Pattern::Setting;
+  return kind == Setting::kPart      ? "part"
+         : kind == Setting::kEvery   ? "every"
+         : kind == Setting::kRepeats ? "repeats"
+                                     : "causal";
+}
+
 class Parser {
  public:
   Parser(const std::string &text, const std::string &origin) : s_(text), origin_(origin) {}
@@ -127,6 +135,12 @@ class Parser {
       else if (a.name == "_") a.kind = Pattern::Arg::kAny;
       else if (auto it = p_.labels.find(a.name); it != p_.labels.end()) a = it->second;
       else a.kind = Pattern::Arg::kVariable;
+      if (a.kind == Pattern::Arg::kNode && peek() == '[') {
+        ++at_;
+        if (!number(v, integer) || !integer || v < 0 || v > 63 || peek() != ']') fail("an output's number");
+        a.output = int(v);
+        ++at_;
+      }
     }
     --depth_;
     return a;
@@ -170,6 +184,10 @@ class Parser {
     skip(false);
     if (s.attr == "rank" && peek() == '(') return rank();
     if (s.attr == "dim" && peek() == '(') return same_dim();
+    using Setting = Pattern::Setting;
+    if (peek() == '(')
+      for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kRepeats, Setting::kCausal})
+        if (s.attr == condition_name(kind)) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
     skip(false);
@@ -220,6 +238,43 @@ class Parser {
     dimension(s.other, s.other_index);
     p_.settings.push_back(std::move(s));
   }
+  // (a), (a, x, axis) or (a, x, axis)=i/n
+  void arranged(Pattern::Setting::Kind kind) {
+    Pattern::Setting s;
+    s.kind = kind;
+    double v;
+    bool integer;
+    auto whole = [&](int64_t &to) {
+      skip(false);
+      if (!number(v, integer) || !integer) fail("a whole number");
+      to = int64_t(v);
+    };
+    auto symbol = [&](char c) {
+      skip(false);
+      if (peek() != c) fail(std::string("'") + c + "'");
+      ++at_;
+      skip(false);
+    };
+    symbol('(');
+    s.name = word();
+    if (kind != Pattern::Setting::kCausal) {
+      symbol(',');
+      s.other = word();
+      symbol(',');
+      whole(s.index);
+      if (s.other.empty()) fail("a name");
+    }
+    if (s.name.empty()) fail("a name");
+    symbol(')');
+    if (kind == Pattern::Setting::kPart || kind == Pattern::Setting::kEvery) {
+      symbol('=');
+      whole(s.part);
+      symbol('/');
+      whole(s.count);
+      if (s.count < 1 || s.part < 0 || s.part >= s.count) fail("i/n with i below n");
+    }
+    p_.settings.push_back(std::move(s));
+  }
   void rank() {
     Pattern::Setting s;
     s.kind = Pattern::Setting::kRank;
@@ -246,6 +301,12 @@ class Parser {
 };
 
 }  // namespace
+
+std::string Pattern::Setting::text() const {
+  std::string s = fmt::format("{}({}", condition_name(kind), name);
+  if (!other.empty()) s += fmt::format(", {}, {}", other, index);
+  return s + ")" + (count ? fmt::format("={}/{}", part, count) : "");
+}
 
 Pattern parse_pattern(const std::string &program, const std::string &origin) { return Parser(program, origin).parse(); }
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import dtype as dt
 from . import norms as _norms
+from . import rotary as _rotary
 from . import windows as _windows
 from .custom import Custom, CustomRegOp, DataType
 from .primitive import pair as _pair
@@ -263,6 +264,9 @@ def select(cond, x, y):
 
 where = select
 __all__.append("where")
+rotary_position_embedding, stack, cached_attention = (
+    _rotary.rotary_position_embedding, _rotary.stack, _rotary.cached_attention)  # fmt: skip
+__all__ += ["cached_attention", "rotary_position_embedding", "stack"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
 avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
@@ -339,7 +343,8 @@ for _name, _f, *_arguments in [
     ("ReduceSum", lambda x, axis=None, **more: _reduce("ReduceSum", x, axis, **{"keep_dims": False, **more}),
      "keep_dims", "skip_mode"),
     ("Reshape", reshape), ("Transpose", transpose), ("ExpandDims", expand_dims), ("Squeeze", squeeze, "axis"),
-    ("Gather", gather, "batch_dims"), ("Concat", concat, "axis"), ("Cast", cast), ("Tile", tile),
+    ("Gather", gather, "batch_dims"), ("Concat", concat, "axis"), ("Stack", stack, "axis"), ("Cast", cast),
+    ("Tile", tile),
     ("BroadcastTo", broadcast_to, "shape"), ("Select", select),
     ("StridedSlice", strided_slice, "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"),
     ("Neg", neg),

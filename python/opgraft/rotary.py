@@ -1,0 +1,28 @@
+"""Rotary position embedding, and the attention it is made for."""
+
+import math
+
+from .primitive import primitive
+from .primitive import tensor as _tensor
+
+
+def rotary_position_embedding(x, cos, sin, mode=0):
+    """Turns the pairs of x's last dimension by the angles whose cosines and sines broadcast to x; mode 0: the pair of
+    element i is i + half of the dimension, 1: 2i and 2i + 1. As many elements are turned as the tables have columns."""
+    name = "rotary_position_embedding"
+    given = (_tensor(t, f"{name}: {n}") for t, n in ((x, "x"), (cos, "cos"), (sin, "sin")))
+    return primitive("RotaryPositionEmbedding", *given, mode=mode)
+
+
+def stack(tensors, axis=0):
+    """The tensors, which have one shape, along a new axis."""
+    return primitive("Stack", *[_tensor(t, "stack: tensors") for t in tensors], axis=axis)
+
+
+def cached_attention(q, k_cache, v_cache, lengths, scale=None):
+    """Attention of the last tokens, q (B, H, S, D), over caches (B, Hkv, Tmax, D) of which `lengths` (B,) rows are
+    filled, those of q's tokens among them: each sees what is before it and itself. scale None: 1 / sqrt(D)."""
+    return primitive(
+        "CachedAttention", *(_tensor(t, "cached_attention: tensors") for t in (q, k_cache, v_cache, lengths)),
+        scale=math.nan if scale is None else float(scale),
+    )  # fmt: skip

@@ -1,0 +1,251 @@
+"""Rotary embedding and grouped, causal attention: the ways they are spelled are swapped, what looks alike is not."""
+
+import numpy as np
+import opgraft
+import pytest
+from compare import close
+from opgraft import Tensor, nn, ops, rewrite
+
+B, H, S, D = 2, 3, 5, 8
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+ANGLES = np.outer(np.arange(S), 100.0 ** (-np.arange(0, D, 2) / D)).astype(np.float32)
+COS, SIN = np.cos(ANGLES), np.sin(ANGLES)  # an entry for each pair
+
+
+def wide(table, mode):
+    return np.concatenate([table, table], -1) if mode == 0 else np.repeat(table, 2, -1)
+
+
+def rotary(x, mode):
+    a, b = (x[..., : D // 2], x[..., D // 2 :]) if mode == 0 else (x[..., ::2], x[..., 1::2])
+    a, b = a * COS - b * SIN, b * COS + a * SIN
+    return np.concatenate([a, b], -1) if mode == 0 else np.stack([a, b], -1).reshape(x.shape)
+
+
+def cut(x, begin, end, step=1):
+    """As a Slice of ONNX cuts the last dimension; its end may lie beyond."""
+    return ops.strided_slice(x, (0, 0, 0, begin), (0, 0, 0, end), (1, 1, 1, step), begin_mask=7, end_mask=7)
+
+
+def turned(x, begin, end):
+    """The last head first."""
+    return ops.strided_slice(x, (0, H - 1, 0, begin), (2**31 - 1, -H - 1, 2**31 - 1, end), (1, -1, 1, 1))
+
+
+def paired(a, b, cos, sin):
+    return a * cos - b * sin, b * cos + a * sin
+
+
+def last(*parts):
+    return ops.concat([ops.expand_dims(p, -1) for p in parts], -1).reshape(-1, H, S, D)
+
+
+# name: (mode, what a table is, f(x, cos, sin))
+SPELLED = {
+    "Hugging Face": (0, wide, lambda x, c, s: x * c + ops.concat((-x[..., D // 2 :], x[..., : D // 2]), -1) * s),
+    "Hugging Face, halves by split": (
+        0, wide, lambda x, c, s: (lambda a, b: x * c + ops.concat((-b, a), -1) * s)(*ops.split(x, D // 2, -1))),
+    "ONNX, ends beyond": (
+        0, wide, lambda x, c, s: x * c + ops.concat((ops.neg(cut(x, D // 2, 2**31 - 1)), cut(x, 0, D // 2)), -1) * s),
+    "ONNX, times -1": (
+        0, wide, lambda x, c, s: x * c + ops.concat((cut(x, D // 2, D) * -1.0, cut(x, 0, D // 2)), -1) * s),
+    "halves": (0, None, lambda x, c, s: ops.concat(paired(x[..., : D // 2], x[..., D // 2 :], c, s), -1)),
+    "halves by split": (0, None, lambda x, c, s: ops.concat(paired(*ops.split(x, D // 2, -1), c, s), -1)),
+    "pairs, concat": (1, None, lambda x, c, s: last(*paired(x[..., ::2], x[..., 1::2], c, s))),
+    "pairs, ONNX": (1, None, lambda x, c, s: last(*paired(cut(x, 0, 2**31 - 1, 2), cut(x, 1, 2**31 - 1, 2), c, s))),
+    "pairs, stack": (
+        1, None, lambda x, c, s: ops.stack(paired(x[..., ::2], x[..., 1::2], c, s), -1).reshape(-1, H, S, D)),
+    "pairs, reshaped": (
+        1, None, lambda x, c, s: (lambda r: last(*paired(r[..., 0], r[..., 1], c, s)))(x.reshape(-1, H, S, D // 2, 2))),
+    "pairs, gathered": (
+        1, None, lambda x, c, s: (lambda r: last(*paired(*(
+            ops.gather(r, Tensor(np.array(i)), -1) for i in (0, 1)), c, s)))(x.reshape(-1, H, S, D // 2, 2))),
+    "pairs, split": (
+        1, None, lambda x, c, s: (lambda r: last(*paired(*(
+            ops.squeeze(p, -1) for p in ops.split(r, 1, -1)), c, s)))(x.reshape(-1, H, S, D // 2, 2))),
+    "GPT-J": (1, wide, lambda x, c, s: x * c + last(-x[..., 1::2], x[..., ::2]) * s),
+    "GPT-J, stack": (
+        1, wide, lambda x, c, s: x * c + ops.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(-1, H, S, D) * s),
+}  # fmt: skip
+
+# What is no rotation by these tables, or of other pairs.
+NEAR = {
+    "halves exchanged": (0, wide, lambda x, c, s: x * c + ops.concat((-x[..., : D // 2], x[..., D // 2 :]), -1) * s),
+    "turned back": (0, wide, lambda x, c, s: x * c + ops.concat((x[..., D // 2 :], -x[..., : D // 2]), -1) * s),
+    "another cut": (0, wide, lambda x, c, s: x * c + ops.concat((-x[..., 3:], x[..., :3]), -1) * s),
+    "backwards": (
+        0, wide, lambda x, c, s: x * c + ops.concat((-cut(x, D - 1, D // 2 - 1, -1), cut(x, 0, D // 2)), -1) * s),
+    "rows exchanged": (
+        0, wide, lambda x, c, s: x * c + ops.concat((-turned(x, D // 2, D), turned(x, 0, D // 2)), -1) * s),
+    "one half twice": (0, None, lambda x, c, s: ops.concat(paired(x[..., : D // 2], x[..., : D // 2], c, s), -1)),
+    "pairs by the odd first": (1, None, lambda x, c, s: last(*paired(x[..., 1::2], x[..., ::2], c, s))),
+    "halves joined as pairs": (1, None, lambda x, c, s: last(*paired(x[..., : D // 2], x[..., D // 2 :], c, s))),
+    "pairs of other rows": (
+        1, None, lambda x, c, s: (lambda r: last(*paired(r[..., 0, :], r[..., 1, :], c, s)))(
+            x.reshape(-1, H, S, 2, D // 2))),
+}  # fmt: skip
+
+
+class Rotary(nn.Cell):
+    def __init__(self, mode, table, f):
+        super().__init__()
+        self.f = f
+        self.cos, self.sin = (Tensor(t if table is None else table(t, mode)) for t in (COS, SIN))
+
+    def construct(self, x):
+        return self.f(x, self.cos, self.sin)
+
+
+def swapped(report):
+    return [s["op"].split("@")[0] for s in report.swapped]
+
+
+def unproven(net, x, folder, batch=B):
+    """The graph of the net, with the swaps that the patterns alone allow, and their report."""
+    net.set_inputs(Tensor(shape=[batch, *x.shape[1:]], dtype=opgraft.float32))
+    graph = opgraft.load(opgraft.export(net, Tensor(x), file_name=folder / "net"))
+    return graph, rewrite.substitute(graph)
+
+
+@pytest.mark.parametrize("batch", [B, None], ids=["given", "open"])
+@pytest.mark.parametrize("name", SPELLED)
+def test_a_spelling_is_swapped(name, batch, tmp_path):
+    mode, table, f = SPELLED[name]
+    net, x = Rotary(mode, table, f), normal(B, H, S, D)
+    graph, report = unproven(net, x, tmp_path, batch)
+    assert swapped(report) == ["RotaryPositionEmbedding"], str(report)
+    (node,) = [n for n in graph.nodes if n["op"] == "RotaryPositionEmbedding"]
+    assert node["attrs"]["mode"] == mode
+    net = Rotary(mode, table, f)
+    net.set_inputs(Tensor(shape=[batch, H, S, D], dtype=opgraft.float32))
+    assert swapped(rewrite.substitute(net, prove=(x,))) == ["RotaryPositionEmbedding"]
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    # Two products and a sum of them, |a cos| + |b sin| <= 2 max |x|.
+    close(net(x).asnumpy(), rotary(x.astype(np.float64), mode), 3, 2 * np.abs(x).max())
+
+
+@pytest.mark.parametrize("batch", [B, None], ids=["given", "open"])
+@pytest.mark.parametrize("name", NEAR)
+def test_what_only_looks_like_it_is_left_alone(name, batch, tmp_path):
+    mode, table, f = NEAR[name]
+    net, x = Rotary(mode, table, f), normal(B, H, S, D)
+    want = net(x).asnumpy()
+    graph, report = unproven(net, x, tmp_path, batch)
+    assert "RotaryPositionEmbedding" not in swapped(report)
+    np.testing.assert_array_equal(nn.GraphCell(graph)(Tensor(x)).asnumpy(), want)
+
+
+def test_a_table_that_makes_the_result_larger_is_left_alone():
+    class Net(nn.Cell):
+        def construct(self, x, cos, sin):
+            return x * cos + ops.concat((-x[..., D // 2 :], x[..., : D // 2]), -1) * sin
+
+    net = Net()
+    assert swapped(rewrite.substitute(net, prove=(normal(1, D), normal(S, D), normal(S, D, seed=1)))) == []
+
+
+KV, T = 2, 7
+
+
+def repeated(x, copies, by):
+    """Every head of keys for `copies` query heads, one after another."""
+    b, h, t, d = x.shape
+    if by == "BroadcastTo":
+        y = ops.broadcast_to(ops.expand_dims(x, 2), (b, h, copies, t, d))
+    else:
+        y = ops.tile(ops.expand_dims(x, 2), (1, 1, copies, 1, 1))
+    return y.reshape(b, h * copies, t, d)
+
+
+class Grouped(nn.Cell):
+    def __init__(self, by, mask=None, in_turn=False):
+        super().__init__()
+        self.by, self.in_turn = by, in_turn
+        self.mask = None if mask is None else Tensor(mask)
+
+    def construct(self, q, k, v):
+        if self.in_turn:  # heads 0, 1, 0, 1, ...
+            k, v = (ops.tile(x, (1, 3, 1, 1)) for x in (k, v))
+        else:
+            k, v = (repeated(x, 3, self.by) for x in (k, v))
+        s = ops.bmm(q, k, transpose_b=True) * D**-0.5
+        return ops.bmm(ops.softmax(s if self.mask is None else s + self.mask, -1), v)
+
+
+def reference(q, k, v, mask=0.0):
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
+    s = q @ k.swapaxes(-1, -2) * D**-0.5 + mask
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p / p.sum(-1, keepdims=True) @ v
+
+
+def triangle(s, t, value=-np.inf):
+    return np.triu(np.full((s, t), value, np.float32), t - s + 1)
+
+
+def given(s=S):
+    return normal(B, 3 * KV, s, D), normal(B, KV, T, D, seed=1), normal(B, KV, T, D, seed=2)
+
+
+def graph_of(net):
+    (node,) = [n for n in net._grafted[0][0].graph.nodes if n["op"] == "ScaledDotProductAttention"]
+    return node
+
+
+# Scores of D products, sums of T weights that are at most 1, softmax's 8 roundings; of both factors of the quotient.
+ROUNDINGS = 2 * (8 * D + T + 8)
+
+
+@pytest.mark.parametrize("mask", [None, triangle(S, T), triangle(S, T, -1e9)[None, None]], ids=["full", "inf", "1e9"])
+@pytest.mark.parametrize("by", ["BroadcastTo", "Tile"])
+def test_repeated_heads_are_read_in_place(by, mask):
+    net, x = Grouped(by, mask), given()
+    report = rewrite.substitute(net, prove=x)
+    node = graph_of(net)
+    assert not {"BroadcastTo", "Tile"} & {n["op"] for n in net._grafted[0][0].graph.nodes}, str(report)
+    assert len(node["inputs"]) == 3 and bool(node["attrs"].get("is_causal")) == (mask is not None)
+    close(net(*x).asnumpy(), reference(*x, mask=0.0 if mask is None else mask), ROUNDINGS, np.abs(x[2]).max())
+
+
+def test_heads_in_turn_are_no_groups(tmp_path):
+    net, x = Grouped("Tile", in_turn=True), given()
+    graph = opgraft.load(opgraft.export(net, *map(Tensor, x), file_name=tmp_path / "net"))
+    assert swapped(rewrite.substitute(graph)) == ["ScaledDotProductAttention"]
+    assert [n["op"] for n in graph.nodes].count("Tile") == 2
+    got = nn.GraphCell(graph)(*map(Tensor, x)).asnumpy()
+    close(got, net(*x).asnumpy(), 2 * ROUNDINGS, np.abs(x[2]).max())
+
+
+@pytest.mark.parametrize("mask", [
+    triangle(S, T).T[::-1, ::-1].T.copy(),  # the keys before are hidden
+    np.triu(np.full((S, T), -np.inf, np.float32), 1),  # counted from the first key
+    triangle(S, T, -10.0),  # leaves weights
+    np.where(np.arange(S * T).reshape(S, T) == 3, 0.5, triangle(S, T)).astype(np.float32),
+], ids=["reversed", "top left", "finite", "more than that"])  # fmt: skip
+def test_another_mask_stays(mask):
+    net, x = Grouped("Tile", mask), given()
+    rewrite.substitute(net, prove=x)
+    node = graph_of(net)
+    assert len(node["inputs"]) == 4 and not node["attrs"].get("is_causal")
+    close(net(*x).asnumpy(), reference(*x, mask=mask), ROUNDINGS, np.abs(x[2]).max())
+
+
+def test_functions():
+    x, cos, sin = normal(B, H, S, D), wide(COS, 1), wide(SIN, 1)
+    close(
+        ops.rotary_position_embedding(x, cos, sin, 1).asnumpy(), rotary(x.astype(np.float64), 1), 3, 2 * np.abs(x).max()
+    )
+    np.testing.assert_array_equal(ops.Stack(-1)((x, x)).asnumpy(), np.stack([x, x], -1))
+    q, k, v = given(1)
+    lengths = np.array([3, T], np.int32)
+    got = ops.cached_attention(q, k, v, lengths).asnumpy()
+    for b, n in enumerate(lengths):
+        want = reference(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n])
+        close(got[b : b + 1], want, ROUNDINGS, np.abs(v).max())
+    np.testing.assert_array_equal(got, ops.cached_attention(q, k, v, lengths, D**-0.5).asnumpy())
