@@ -159,6 +159,7 @@ def main():
         finally:
             for peer in peers:
                 peer.close()
+    report.compare_rows(chosen, result["rows"])
     for name, row in result["rows"].items():
         for what in ("best peer", "numpy", "twin"):
             if (ratio := row["ratios"].get(what)) is not None:

@@ -39,6 +39,17 @@ def summary(row, figures):
     }  # fmt: skip
 
 
+def compare_rows(chosen, summaries):
+    """Adds to the summaries what compares a row with another of the same run."""
+    for row in chosen:
+        ours, other = (summaries.get(n, {}).get("figures", {}).get("opgraft", {}) for n in (row.name, row.against))
+        if "min" in ours and "min" in other:
+            got = ours["min"] / other["min"]
+            summaries[row.name]["ratios"][row.against] = got
+            if t := row.target_against:
+                summaries[row.name]["targets"][row.against] = {"at_most": t, "got": got, "reached": got <= t}
+
+
 def duration(seconds):
     for unit, factor in (("s", 1), ("ms", 1e3), ("µs", 1e6)):
         if seconds * factor >= 1 or unit == "µs":
@@ -69,6 +80,8 @@ def verdict(row):
         mark = "" if v["reached"] else " **NOT**"
         if what == "best peer":
             found.append(f"{v['got']:.2f} of {v['at_most']:.2f}{mark}")
+        elif what not in ("twin", "mindspore"):
+            found.append(f"{v['got']:.2f} of {v['at_most']:.2f} of '{what}'{mark}")
         else:
             found.append(f"{1 / v['got']:.1f}x {what} of {1 / v['at_most']:.3g}x{mark}")
     if not row["targets"] and row["ratios"].get("best peer"):

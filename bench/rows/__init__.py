@@ -35,6 +35,8 @@ class Row:
     target: float | None = None  # at most this share of the best peer's time
     twin: float | None = None  # at least this many times as fast as the scalar twin
     mindspore_target: float | None = None  # at least this many times as fast as the best of MindSpore's modes
+    against: str = ""  # another row: opgraft's time there, in the same run
+    target_against: float | None = None  # at most this share of it
     quick: bool = False  # measured by --quick, too
     note: str = ""
 
@@ -81,4 +83,6 @@ def rows():
     names = [r.name for r in found]
     if repeated := {n for n in names if names.count(n) > 1}:
         raise ValueError(f"rows: two rows have the name {sorted(repeated)[0]!r}")
+    if unknown := {r.against for r in found if r.against} - set(names):
+        raise ValueError(f"rows: there is no row {sorted(unknown)[0]!r} to compare with")
     return found

@@ -73,6 +73,36 @@ def linear(name, m, k, n, dtype="float32", **more):
     )  # fmt: skip
 
 
+def quantised(rng, n, k):
+    """A weight [N, K] in eight bits and its scales."""
+    w = rng.standard_normal((n, k), np.float32)
+    scale = np.abs(w).max(1) / 127
+    return [np.rint(w / scale[:, None]).astype(np.int8), scale]
+
+
+def torch_int8(torch):
+    def f(x, w, scale):
+        return torch._weight_int8pack_mm(x, w, scale)
+
+    return f
+
+
+def onnx_int8(g, x, w, scale):
+    # Not DequantizeLinear: ONNX Runtime then rounds x to eight bits, too.
+    wide = g.node("Mul", g.node("Cast", w, to=1), g.node("Unsqueeze", scale, g.const(np.array([1]))))
+    return g.node("MatMul", x, g.node("Transpose", wide, perm=[1, 0]))
+
+
+def mindspore_int8(ms):
+    product = ms.ops.MatMul(transpose_b=True)
+
+    def f(x, w, scale):
+        return product(x, w.astype(ms.float32) * scale.reshape((-1, 1)))
+
+    return f
+
+
+GEMV = "GEMV 1x4096x11008 linear"
 ROWS = [
     product("MatMul 512", 512, 512, 512, False, target=1.08, twin=3.0, quick=True),
     product("MatMul 512 weight", 512, 512, 512, True, target=1.08),
@@ -93,6 +123,18 @@ ROWS = [
     ),
     product("GEMV 1x4096x11008", 1, 4096, 11008, False, target=1.05, quick=True),
     product("GEMV 1x4096x11008 weight", 1, 4096, 11008, True, target=1.05),
-    linear("GEMV 1x4096x11008 linear", 1, 4096, 11008, target=1.05),
-    linear("GEMV 1x4096x11008 bf16", 1, 4096, 11008, dtype="bfloat16"),
+    linear(GEMV, 1, 4096, 11008, target=1.05),
+    linear(GEMV.replace("linear", "bf16"), 1, 4096, 11008, dtype="bfloat16", against=GEMV, target_against=0.55),
+    Row(
+        GEMV.replace("linear", "int8"), "WeightQuantBatchMatmul", normal((1, 4096)),
+        lambda x, w, s: x @ (w * s[:, None]).T, weights=lambda rng: quantised(rng, 11008, 4096),
+        attrs={"transpose_weight": True},
+        # Two roundings more (of w * scale, where a peer widens the weights), and sums of numbers up to 1.01 in size.
+        rtol=2 * ULP, atol=1.1 * sums(4096), flops=2.0 * 4096 * 11008, against=GEMV, target_against=0.3, quick=True,
+        numpy=lambda x, w, s: x @ (w * s[:, None]).T,
+        torch=torch_int8,
+        onnx=onnx_int8,
+        mindspore=mindspore_int8,
+        note="weights of eight bits, float32 activations",
+    ),
 ]  # fmt: skip
