@@ -24,8 +24,8 @@ constexpr int kTileRows = 6;
 using GemmVec = hn::Vec<hn::ScalableTag<float>>;
 constexpr int64_t kPanel = 2 * int64_t(hn::MaxLanes(hn::ScalableTag<float>()));
 
-int64_t PanelWidth() { return kPanel; }
-int64_t TileRows() { return kTileRows; }
+inline int64_t PanelWidth() { return kPanel; }
+inline int64_t TileRows() { return kTileRows; }
 
 // What a panel holds of a weight of type T: the type itself where the machine widens it fast.
 template <class T> struct PanelOf { using type = T; };

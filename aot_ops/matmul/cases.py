@@ -1,4 +1,4 @@
-"""Cases of MatMul, BatchMatMul and MatMulExt; the format is that of swiglu/cases.py."""
+"""Cases of MatMul, BatchMatMul, MatMulExt and their gradients; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -28,8 +28,33 @@ def bound_ext(u, a, b):
     return sum_bound(np.matmul(a**2, b**2), a.shape[-1])
 
 
+def fold(g, shape):
+    """Sums what was broadcast."""
+    g = g.sum(tuple(range(g.ndim - len(shape))))
+    return g.sum(tuple(i for i, n in enumerate(shape) if n == 1 != g.shape[i]), keepdims=True).reshape(shape)
+
+
+def gradients(a, b, dy, transpose_a=False, transpose_b=False):
+    """By the chain rule, over matrices; a vector a is a row, a vector b a column."""
+    x, y = swap(np.atleast_2d(a), transpose_a), swap(b[:, None] if b.ndim == 1 else b, transpose_b)
+    dy = dy.reshape(np.broadcast_shapes(x.shape[:-2], y.shape[:-2]) + (x.shape[-2], y.shape[-1]))
+    da, db = swap(dy @ swap(y, True), transpose_a), swap(swap(x, True) @ dy, transpose_b)
+    matrix_a = np.atleast_2d(a).shape
+    matrix_b = b[:, None].shape if b.ndim == 1 else b.shape
+    return fold(da, matrix_a).reshape(a.shape), fold(db, matrix_b).reshape(b.shape)
+
+
+def gradients_bound(u, a, b, dy, transpose_a=False, transpose_b=False):
+    """Sums as long as the products that each element of a and of b takes part in."""
+    squares = gradients(a**2, b**2, dy**2, transpose_a, transpose_b)
+    terms = gradients(*map(np.ones_like, (a, b, dy)), transpose_a, transpose_b)
+    return [sum_bound(s, n) for s, n in zip(squares, terms)]
+
+
 REFERENCE = {"MatMul": matmul, "BatchMatMul": matmul, "MatMulExt": np.matmul}
 BOUND = {"MatMul": bound, "BatchMatMul": bound, "MatMulExt": bound_ext}
+for name in list(REFERENCE):
+    REFERENCE[name + "Grad"], BOUND[name + "Grad"] = gradients, gradients_bound
 # One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -85,6 +110,13 @@ def case(op, dtype, batch_a, batch_b, m, n, k, ta, tb):
     }
 
 
+def grad_case(case):
+    """The gradient's case of a product's."""
+    a, b = (np.ones(i[1]) for i in case["inputs"])
+    y = np.matmul(a, b) if case["op"] == "MatMulExt" else matmul(a, b, **case["attrs"])
+    return case | {"op": case["op"] + "Grad", "inputs": [*case["inputs"], (case["inputs"][0][0], y.shape)]}
+
+
 CASES = (
     [case("MatMul", t, (), (), *s, *f) for t in TOLERANCE for s in SIZES for f in FLAGS]
     + [case("MatMul", t, (2, 3), (), 5, 40, 20, False, True) for t in TOLERANCE]
@@ -105,7 +137,20 @@ CASES = (
     ]
 )
 
+# Of every case of a product without special values, but the one with the longest sums.
+CASES += [grad_case(c) for c in CASES if len(c["inputs"][0]) == 2 and max(c["inputs"][0][1]) < 2000]
+
 REFUSED = [
+    {
+        "op": "MatMulGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (8, 3)), ("float32", (4, 4))],
+        "error": r"MatMulGrad: dy.shape must equal the product's shape \(4, 3\), got \(4, 4\)",
+    },
+    {
+        "op": "BatchMatMulGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (8, 3)), ("float16", (4, 3))],
+        "error": "BatchMatMulGrad: dy.dtype must equal a.dtype float32, got float16",
+    },
     {
         "op": "MatMul",
         "inputs": [("float32", (4, 8)), ("float32", (7, 3))],

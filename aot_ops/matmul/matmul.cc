@@ -2,10 +2,6 @@
 // NumPy's matmul, with vectors.
 #include "opgraft/op.h"
 
-#include <algorithm>
-#include <array>
-#include <utility>
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "matmul.cc"
 #include "hwy/foreach_target.h"
@@ -17,29 +13,10 @@
 
 #if HWY_ONCE
 #include "aot_ops/common/product-host.h"
+#include "aot_ops/matmul/matmul.h"
 
 namespace opgraft {
 namespace {
-
-enum Product { kMatMul, kBatch, kExt };
-
-// An operand as matrices; MatMulExt takes a vector `a` as a row and a vector `b` as a column.
-struct Matrices {
-  std::array<int64_t, OPGRAFT_MAX_RANK> dims{};
-  size_t rank = 0;
-  int64_t dim(int i) const { return dims[rank - size_t(-i)]; }
-  std::span<const int64_t> batch() const { return {dims.data(), rank - 2}; }
-};
-
-template <Product kind> Matrices matrices(const Arguments &c, int input) {
-  Matrices m;
-  const auto shape = c.input(input).shape();
-  const bool vector = kind == kExt && shape.size() == 1;
-  if (vector && input == 0) m.dims[m.rank++] = 1;
-  for (int64_t d : shape) m.dims[m.rank++] = d;
-  if (vector && input == 1) m.dims[m.rank++] = 1;
-  return m;
-}
 
 // The batch dimensions of the product.
 template <Product kind> std::span<const int64_t> batch_of(const Context &c) {
@@ -47,44 +24,7 @@ template <Product kind> std::span<const int64_t> batch_of(const Context &c) {
   return c.output(0).shape().first(rank - 2);
 }
 
-struct Dims {
-  int64_t m, n, k, k_of_b;
-  bool ta, tb;
-};
-
-template <Product kind> Dims dims(const Arguments &c) {
-  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
-  const bool ta = kind != kExt && c.attr_bool("transpose_a", false),
-             tb = kind != kExt && c.attr_bool("transpose_b", false);
-  return {a.dim(ta ? -1 : -2), b.dim(tb ? -2 : -1), a.dim(ta ? -2 : -1), b.dim(tb ? -1 : -2), ta, tb};
-}
-
-template <Product kind> void Infer(InferContext &c) {
-  constexpr int least = kind == kExt ? 1 : 2;
-  c.check_dtype(0, "a", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check_same_dtype(1, "b", 0, "a");
-  const auto shape_a = c.input(0).shape(), shape_b = c.input(1).shape();
-  const std::string dimensions = least == 1 ? " dimension" : " dimensions";
-  for (auto [name, shape] : {std::pair{"a", shape_a}, std::pair{"b", shape_b}})
-    c.check(shape.size() >= size_t(least), std::string(name) + " must have at least " + std::to_string(least) +
-                                               dimensions + ", got shape " + to_string(shape));
-  const Dims d = dims<kind>(c);
-  c.check(d.k < 0 || d.k_of_b < 0 || d.k == d.k_of_b, "a's K must equal b's K of " + std::to_string(d.k_of_b) +
-                                                          ", got " + std::to_string(d.k) + " (a " + to_string(shape_a) +
-                                                          ", b " + to_string(shape_b) + ")");
-  const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
-  Shape out;
-  if constexpr (kind == kMatMul) {
-    c.check(shape_b.size() == 2, "b must have 2 dimensions, got shape " + to_string(shape_b));
-    c.check(shape_a.size() == 2 || !d.ta, "a must have 2 dimensions with transpose_a, got shape " + to_string(shape_a));
-    out.assign(a.batch().begin(), a.batch().end());
-  } else {
-    out = c.broadcast(a.batch(), b.batch());
-  }
-  if (shape_a.size() > 1) out.push_back(d.m);
-  if (shape_b.size() > 1) out.push_back(d.n);
-  c.output(c.input(0).dtype(), out);
-}
+template <Product kind> void Infer(InferContext &c) { c.output(c.input(0).dtype(), check_product<kind>(c)); }
 
 template <Product kind> GemmProblem problem(const Arguments &c) {
   const Dims d = dims<kind>(c);
@@ -112,18 +52,6 @@ template <Product kind> GemmProblem problem(const Context &c) {
   p.packed = c.packed(1);
   if (kind == kBatch || (kind == kExt && matrices<kind>(c, 1).rank > 2)) p.batch = element_count(batch_of<kind>(c));
   return p;
-}
-
-// Which matrix of an operand with batch dimensions `of` product i of batch `out` takes.
-int64_t operand(int64_t i, std::span<const int64_t> out, std::span<const int64_t> of) {
-  int64_t at = 0, stride = 1;
-  for (size_t r = 1; r <= of.size(); ++r) {
-    const int64_t coordinate = i % out[out.size() - r];
-    i /= out[out.size() - r];
-    if (of[of.size() - r] != 1) at += coordinate * stride;
-    stride *= of[of.size() - r];
-  }
-  return at;
 }
 
 template <Product kind> uint64_t Workspace(InferContext &c) {
@@ -162,11 +90,12 @@ template <Product kind> void Reference(Context &c) {
 }  // namespace
 }  // namespace opgraft
 
-#define OPGRAFT_PRODUCT(Name, kind)                                                                            \
-  OPGRAFT_OP(Name, .inputs = 2, .infer = ::opgraft::Infer<::opgraft::kind>,                                    \
-             .kernel = ::opgraft::Kernel<::opgraft::kind>, .reference = ::opgraft::Reference<::opgraft::kind>, \
-             .workspace = ::opgraft::Workspace<::opgraft::kind>,                                               \
-             .packed_bytes = ::opgraft::PackedBytes<::opgraft::kind>, .pack = ::opgraft::PackB<::opgraft::kind>)
+#define OPGRAFT_PRODUCT(Name, kind)                                                                              \
+  OPGRAFT_OP(Name, .inputs = 2, .infer = ::opgraft::Infer<::opgraft::kind>,                                      \
+             .kernel = ::opgraft::Kernel<::opgraft::kind>, .reference = ::opgraft::Reference<::opgraft::kind>,   \
+             .workspace = ::opgraft::Workspace<::opgraft::kind>,                                                 \
+             .packed_bytes = ::opgraft::PackedBytes<::opgraft::kind>, .pack = ::opgraft::PackB<::opgraft::kind>, \
+             .backward = #Name "Grad")
 OPGRAFT_PRODUCT(MatMul, kMatMul)
 OPGRAFT_PRODUCT(BatchMatMul, kBatch)
 OPGRAFT_PRODUCT(MatMulExt, kExt)
