@@ -1,0 +1,176 @@
+// Sepia: y = min(M x, max_value), a 3 x 3 matrix over the channels of images [..., 3, H, W]; SepiaGrad: its gradient,
+// M^T times dy where a channel was not cut.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "sepia.cc"
+#include "hwy/foreach_target.h"
+#include "opgraft/simd.h"
+
+#ifndef OPGRAFT_SEPIA_ONCE_
+#define OPGRAFT_SEPIA_ONCE_
+namespace opgraft {
+struct Sepia {
+  float m[9];          // by rows
+  float most;          // inf: nothing is cut
+  const void *x, *dy;  // dy: of the gradient
+  void *y;             // or dx
+  int64_t pixels;      // of an image: a channel follows the other
+};
+}  // namespace opgraft
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+// One vector of pixels: `load` and `store` are given a pointer to one channel's.
+template <bool kGrad, class T, class Load, class Store>
+HWY_INLINE void Pixels(const Sepia &g, int64_t at, const Load &load, const Store &store) {
+  const hn::ScalableTag<float> d;
+  const T *x = static_cast<const T *>(g.x) + at;
+  T *y = static_cast<T *>(g.y) + at;
+  const auto most = hn::Set(d, g.most);
+  const auto r = load(x), green = load(x + g.pixels), b = load(x + 2 * g.pixels);
+  hn::Vec<decltype(d)> v[3];
+#pragma GCC unroll 3
+  for (int c = 0; c < 3; ++c) {
+    v[c] = hn::Mul(hn::Set(d, g.m[3 * c]), r);
+    v[c] = hn::MulAdd(hn::Set(d, g.m[3 * c + 1]), green, v[c]);
+    v[c] = hn::MulAdd(hn::Set(d, g.m[3 * c + 2]), b, v[c]);
+  }
+  if constexpr (kGrad) {
+    const T *dy = static_cast<const T *>(g.dy) + at;
+#pragma GCC unroll 3
+    for (int c = 0; c < 3; ++c) v[c] = hn::IfThenElseZero(hn::Le(v[c], most), load(dy + c * g.pixels));
+#pragma GCC unroll 3
+    for (int c = 0; c < 3; ++c) {
+      auto sum = hn::Mul(hn::Set(d, g.m[c]), v[0]);
+      sum = hn::MulAdd(hn::Set(d, g.m[3 + c]), v[1], sum);
+      store(hn::MulAdd(hn::Set(d, g.m[6 + c]), v[2], sum), y + c * g.pixels);
+    }
+  } else {
+#pragma GCC unroll 3
+    for (int c = 0; c < 3; ++c) store(hn::IfThenElse(hn::Gt(v[c], most), most, v[c]), y + c * g.pixels);  // keeps NaN
+  }
+}
+
+// Pixels [begin, end) of all images.
+template <bool kGrad, class T> HWY_INLINE void Range(const Sepia &g, int64_t begin, int64_t end) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  while (begin < end) {
+    const int64_t image = begin / g.pixels, first = begin % g.pixels;
+    const int64_t last = std::min(g.pixels, first + end - begin), base = image * 3 * g.pixels;
+    int64_t p = first;
+    for (; p + lanes <= last; p += lanes)
+      Pixels<kGrad, T>(
+          g, base + p, [&](const T *from) HWY_ATTR { return LoadF32(d, from); },
+          [&](auto v, T *to) HWY_ATTR { StoreF32(v, d, to); });
+    if (const size_t rest = size_t(last - p))
+      Pixels<kGrad, T>(
+          g, base + p, [&](const T *from) HWY_ATTR { return LoadF32N(d, from, rest); },
+          [&](auto v, T *to) HWY_ATTR { StoreF32N(v, d, to, rest); });
+    begin += last - first;
+  }
+}
+template <class T> void Forward(const Sepia &g, int64_t begin, int64_t end) { Range<false, T>(g, begin, end); }
+template <class T> void Backward(const Sepia &g, int64_t begin, int64_t end) { Range<true, T>(g, begin, end); }
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(Forward)
+OPGRAFT_SIMD_FLOATS(Backward)
+
+namespace {
+
+// Inputs: the gradient has dy in front. Then x, then the matrix, if there is one.
+template <bool grad> void Infer(InferContext &c) {
+  constexpr int kX = grad ? 1 : 0;
+  c.check_inputs(kX + 1, kX + 2);
+  c.check_dtype(0, grad ? "dy" : "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  if (grad) c.check_same_dtype(kX, "x", 0, "dy");
+  auto x = c.input(kX).shape();
+  c.check(x.size() >= 3 && (x[x.size() - 3] < 0 || x[x.size() - 3] == 3),
+          "x must be images (..., 3, H, W), got shape " + to_string(x));
+  if (grad) {
+    auto dy = c.input(0).shape();
+    bool same = dy.size() == x.size();
+    for (size_t i = 0; same && i < x.size(); ++i) same = may_equal(dy[i], x[i]);
+    c.check(same, "dy.shape must equal x.shape " + to_string(x) + ", got " + to_string(dy));
+  }
+  if (c.inputs() > kX + 1) {
+    c.check_same_dtype(kX + 1, "matrix", kX, "x");
+    auto m = c.input(kX + 1).shape();
+    bool ok = m.size() >= 2 && m[0] == 3 && m[1] == 3;
+    for (size_t i = 2; ok && i < m.size(); ++i) ok = m[i] == 1;
+    c.check(ok && m.size() != 3, "matrix.shape must be (3, 3) or (3, 3, 1, 1), got " + to_string(m));
+  }
+  const double most = c.attr_float("max_value", 1.0);
+  c.check(most >= 0, "max_value must not be negative, got " + std::to_string(most));
+  c.output(c.input(kX).dtype(), x);
+}
+
+template <bool grad> Sepia problem(const Context &c) {
+  constexpr int kX = grad ? 1 : 0;
+  // The coefficients that have become usual, red, green and blue.
+  Sepia g{{0.393f, 0.769f, 0.189f, 0.349f, 0.686f, 0.168f, 0.272f, 0.534f, 0.131f}, 0, nullptr, nullptr, nullptr, 0};
+  const double most = c.attr_float("max_value", 1.0);
+  g.most = most == 0 ? HUGE_VALF : float(most);
+  if (c.inputs() > kX + 1)
+    dispatch<float, float16, bfloat16>(c, c.input(kX + 1).dtype(), [&](auto zero) {
+      for (int i = 0; i < 9; ++i) g.m[i] = float(c.input(kX + 1).data<decltype(zero)>()[i]);
+    });
+  g.x = c.input(kX).raw(), g.y = c.output(0).raw();
+  if (grad) g.dy = c.input(0).raw();
+  g.pixels = element_count(c.input(kX).shape().last(2));
+  return g;
+}
+
+template <bool grad> void Kernel(Context &c) {
+  const Sepia g = problem<grad>(c);
+  const auto run = grad ? Backward_simd(c.output(0).dtype()) : Forward_simd(c.output(0).dtype());
+  // 4096 pixels are 96 KiB of traffic: about 4 µs.
+  c.parallel_for(c.output(0).size() / 3, 8192, [&](int64_t begin, int64_t end) { run(g, begin, end); });
+}
+
+template <bool grad> void Reference(Context &c) {
+  const Sepia g = problem<grad>(c);
+  dispatch<float, float16, bfloat16>(c, c.output(0).dtype(), [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t pixel = 0; pixel < c.output(0).size() / 3; ++pixel) {
+      const int64_t at = pixel / g.pixels * 3 * g.pixels + pixel % g.pixels;
+      const T *x = static_cast<const T *>(g.x) + at;
+      double v[3], kept[3];
+      for (int r = 0; r < 3; ++r) {
+        v[r] = 0;
+        for (int k = 0; k < 3; ++k) v[r] += double(g.m[3 * r + k]) * double(float(x[k * g.pixels]));
+        // Cut, or not, as the kernel sees it: in float32.
+        if (grad) kept[r] = float(v[r]) <= g.most ? double(float(static_cast<const T *>(g.dy)[at + r * g.pixels])) : 0;
+      }
+      for (int r = 0; r < 3; ++r) {
+        double out = v[r] > double(g.most) ? double(g.most) : v[r];
+        if (grad) {
+          out = 0;
+          for (int k = 0; k < 3; ++k) out += double(g.m[3 * k + r]) * kept[k];
+        }
+        static_cast<T *>(g.y)[at + r * g.pixels] = T(float(out));
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(Sepia, .inputs = -1, .infer = Infer<false>, .kernel = Kernel<false>, .reference = Reference<false>,
+           .backward = "SepiaGrad")
+OPGRAFT_OP(SepiaGrad, .inputs = -1, .infer = Infer<true>, .kernel = Kernel<true>, .reference = Reference<true>)
+#endif
