@@ -12,10 +12,10 @@
 #pragma once
 
 #include <sched.h>
-#include <unistd.h>
 
 #include <cstring>
 
+#include "aot_ops/common/caches.h"
 #include "aot_ops/common/partition.h"
 #include "aot_ops/sparse/csr.h"
 
@@ -60,9 +60,7 @@ inline int64_t processors() {
 
 // `strip_bytes`: of one row of the dense operand's strip.
 inline int32_t block_length(int64_t strip_bytes, int64_t columns) {
-  long l1 = sysconf(_SC_LEVEL1_DCACHE_SIZE);
-  if (l1 <= 0) l1 = 32 << 10;
-  const int64_t fits = std::clamp<int64_t>(l1 * 7 / 10 / strip_bytes / 16 * 16, 32, 512);
+  const int64_t fits = std::clamp<int64_t>(caches().l1 * 7 / 10 / strip_bytes / 16 * 16, 32, 512);
   const int64_t blocks = std::max<int64_t>(1, (columns + fits - 1) / fits);
   return int32_t(std::max<int64_t>(1, (columns + blocks - 1) / blocks));
 }

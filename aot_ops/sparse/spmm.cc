@@ -6,11 +6,13 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/product-inl.h"
+#include "aot_ops/common/skinny-inl.h"
 #include "aot_ops/sparse/spmm-inl.h"
 // clang-format on
 
 #if HWY_ONCE
-#include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/product-host.h"
 #include "aot_ops/common/scratch.h"
 #include "aot_ops/sparse/dense.h"
 
@@ -250,21 +252,16 @@ bool all_finite(Context &c, int32_t dtype, const void *data, int64_t size) {
   return all.load();
 }
 
-// The dense product, by common/gemm-host.h.
+// The dense product, by common/product-host.h.
 namespace {
-GemmProblem problem(const DenseProduct &p) {
-  return {p.dtype, p.m, p.n, p.k, p.a, p.b, p.c, static_cast<const float *>(p.packed)};
-}
+GemmProblem problem(const DenseProduct &p) { return {p.dtype, p.m, p.n, p.k, p.a, p.b, p.c, p.packed}; }
 }  // namespace
 
-void multiply_dense(Context &c, const DenseProduct &p) { run_gemm(c, problem(p)); }
+void multiply_dense(Context &c, const DenseProduct &p) { run_product(c, problem(p), product_kernels(p.dtype)); }
 uint64_t dense_workspace_bytes(const DenseProduct &p, bool packed) {
-  const GemmProblem g = problem(p);
-  return 4 * (g.a_floats() + (packed ? 0 : g.b_floats()));
+  return product_workspace(problem(p), product_kernels(p.dtype), packed);
 }
-uint64_t dense_packed_bytes(const DenseProduct &p) { return 4 * uint64_t(packed_floats(p.k, p.n)); }
-void dense_pack(const DenseProduct &p, void *to) {
-  gemm_kernels(p.dtype).pack(p.b, p.k, p.n, 0, panel_count(p.n), static_cast<float *>(to));
-}
+uint64_t dense_packed_bytes(const DenseProduct &p) { return packed_bytes(problem(p), product_kernels(p.dtype)); }
+void dense_pack(const DenseProduct &p, void *to) { pack_b(problem(p), product_kernels(p.dtype), to); }
 }  // namespace opgraft::sparse
 #endif
