@@ -1,4 +1,5 @@
-// The two layouts of libstdc++'s std::string, of which a file built for MindSpore may have either.
+// What libstdc++'s classes look like in a file built for MindSpore: std::string has two layouts, std::vector another
+// one where it was built for debugging.
 #pragma once
 
 #include <cstdint>
