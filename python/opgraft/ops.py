@@ -90,6 +90,12 @@ def gelu(x, approximate="none"):
 
 
 @_export
+def swiglu(input, dim=-1):
+    """SiLU of the first half of a dimension times the second half."""
+    return primitive("Swiglu", _tensor(input, "swiglu: input"), dim=dim)
+
+
+@_export
 def matmul(x, y, transpose_a=False, transpose_b=False):
     """Matrix product over the last two dimensions; MatMul where y is a matrix, else BatchMatMul."""
     x, y = _tensor(x, "matmul: x"), _tensor(y, "matmul: y")
