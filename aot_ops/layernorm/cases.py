@@ -75,8 +75,8 @@ def add_bounds(u, x, residual, gamma, beta, epsilon=1e-5):
 
 def errors(magnitudes, n, rows):
     """h is off by n / 8 + 8 roundings (norm_bounds), the means of g and g h by as many additions, twice where h stands
-    in both; 16 more for products and rstd. The sums over rows have at most 8 or rows / 32 additions in a block, and 32 of
-    blocks."""
+    in both; 16 more for products and rstd. The sums over rows have at most 8 or rows / 32 additions in a block, and 32
+    of blocks."""
     error, total = (n / 2 + 32) * 2.0**-24, (rows / 32 + 48) * 2.0**-24
     return [error * magnitudes[0], (error + total) * magnitudes[1], total * magnitudes[2]]
 

@@ -180,7 +180,7 @@ def ops_of(graph):
     return sorted(n["op"] for n in graph.nodes)
 
 
-LEVELS = {"O0": set(), "O1": set(), "O2": {"FusedLayerNorm", "SwiGLU"},
+LEVELS = {"O0": set(), "O1": set(), "O2": {"FusedLayerNorm", "SwiGLU", "ScaledMaskedSoftmax"},
           "O3": {"FusedLayerNorm", "SwiGLU", "Dense", "ScaledDotProductAttention"}}  # fmt: skip
 
 
