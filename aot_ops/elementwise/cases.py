@@ -37,6 +37,7 @@ REFERENCE = {
     "Greater": np.greater,
     "Sqrt": np.sqrt,
     "Rsqrt": lambda x: 1.0 / np.sqrt(x),
+    "Reciprocal": lambda x: 1.0 / x,
     "Exp": np.exp,
     "Erf": lambda x: _erf(x) if x.size else x,
     "Tanh": np.tanh,
@@ -55,14 +56,39 @@ ARITHMETIC = ["Add", "Sub", "Mul", "Maximum", "Minimum"]
 COMPARISONS = ["Less", "Equal", "Greater"]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, INF, -INF, NAN, 1e-40, 3e38, -3e38, 1e-30, 200.0]
 POSITIVE = {"Sqrt", "Rsqrt"}
-FUNCTIONS = ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh", "Sigmoid", "SiLU", "ReLU", "ReLU6", "Neg", "Square", "GeLU"]
+FUNCTIONS = [
+    "Sqrt",
+    "Rsqrt",
+    "Reciprocal",
+    "Exp",
+    "Erf",
+    "Tanh",
+    "Sigmoid",
+    "SiLU",
+    "ReLU",
+    "ReLU6",
+    "Neg",
+    "Square",
+    "GeLU",
+]
 # Correctly rounded operations: one rounding. Half types round to float32 first, which is the 1 %.
 TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "int32": 0, "int64": 0}
 # Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126, "int32": 0, "int64": 0}
 # Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, erf to 3.5e-7, tanh to 3e-7;
 # Sigmoid and SiLU add a sum and a quotient, GeLU a product more.
-ROUNDINGS = {"Sqrt": 2, "Rsqrt": 3, "Exp": 5, "Erf": 7, "Tanh": 6, "Sigmoid": 7, "SiLU": 7, "Square": 2, "GeLU": 8}
+ROUNDINGS = {
+    "Sqrt": 2,
+    "Rsqrt": 3,
+    "Reciprocal": 2,
+    "Exp": 5,
+    "Erf": 7,
+    "Tanh": 6,
+    "Sigmoid": 7,
+    "SiLU": 7,
+    "Square": 2,
+    "GeLU": 8,
+}
 
 
 def rtol(op, dtype):

@@ -15,7 +15,22 @@
 #ifndef OPGRAFT_ELEMENTWISE_UNARY_ONCE
 #define OPGRAFT_ELEMENTWISE_UNARY_ONCE
 namespace opgraft {
-enum UnaryOp { kSqrt, kRsqrt, kExp, kErf, kTanh, kSigmoid, kSiLU, kReLU, kNeg, kSquare, kGeLU, kGeLUErf, kReLU6 };
+enum UnaryOp {
+  kSqrt,
+  kRsqrt,
+  kReciprocal,
+  kExp,
+  kErf,
+  kTanh,
+  kSigmoid,
+  kSiLU,
+  kReLU,
+  kNeg,
+  kSquare,
+  kGeLU,
+  kGeLUErf,
+  kReLU6
+};
 }
 #endif
 
@@ -30,6 +45,7 @@ template <class D, class V> HWY_INLINE V ReLU6Of(D d, V x) {  // NaN stays NaN
 template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSqrt) return hn::Sqrt(x);
   if constexpr (op == kRsqrt) return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
+  if constexpr (op == kReciprocal) return hn::Div(hn::Set(d, 1.0f), x);
   if constexpr (op == kExp) return Exp(d, x);
   if constexpr (op == kErf) return Erf(d, x);
   if constexpr (op == kTanh) return Tanh(d, x);
@@ -64,6 +80,7 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
   if constexpr (!std::is_integral_v<T>) switch (op) {
       case kSqrt: return Loop<kSqrt>(x, y, n);
       case kRsqrt: return Loop<kRsqrt>(x, y, n);
+      case kReciprocal: return Loop<kReciprocal>(x, y, n);
       case kExp: return Loop<kExp>(x, y, n);
       case kErf: return Loop<kErf>(x, y, n);
       case kTanh: return Loop<kTanh>(x, y, n);
@@ -96,7 +113,7 @@ namespace {
 
 constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare; }
 constexpr int64_t grain(UnaryOp op) {
-  return takes_integers(op) || op == kSqrt || op == kRsqrt || op == kReLU6 ? 8192 : 2048;
+  return takes_integers(op) || op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 ? 8192 : 2048;
 }
 
 // GeLU's attribute `approximate` chooses between the two formulas.
@@ -129,6 +146,7 @@ double formula(UnaryOp op, double x) {
   switch (op) {
     case kSqrt: return std::sqrt(x);
     case kRsqrt: return 1 / std::sqrt(x);
+    case kReciprocal: return 1 / x;
     case kExp: return std::exp(x);
     case kErf: return std::erf(x);
     case kTanh: return std::tanh(x);
@@ -170,6 +188,7 @@ template <UnaryOp op> void ReferenceUnary(Context &c) {
              .reference = ::opgraft::ReferenceUnary<::opgraft::k##Name>)
 OPGRAFT_UNARY(Sqrt)
 OPGRAFT_UNARY(Rsqrt)
+OPGRAFT_UNARY(Reciprocal)
 OPGRAFT_UNARY(Exp)
 OPGRAFT_UNARY(Erf)
 OPGRAFT_UNARY(Tanh)

@@ -52,6 +52,7 @@ add, sub, mul, pow = (_binary(o.lower(), o) for o in ["Add", "Sub", "Mul", "Pow"
 maximum, minimum = _binary("maximum", "Maximum"), _binary("minimum", "Minimum")
 less, equal, greater = _binary("less", "Less"), _binary("equal", "Equal"), _binary("greater", "Greater")
 sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
+reciprocal = _unary("reciprocal", "Reciprocal")
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
 relu6, neg, square = _unary("relu6", "ReLU6"), _unary("neg", "Neg"), _unary("square", "Square")
 
@@ -341,7 +342,7 @@ for _name, _f, *_arguments in [
     ("Rsqrt", rsqrt), ("Exp", exp), ("Erf", erf), ("Tanh", tanh), ("Sigmoid", sigmoid), ("SiLU", silu), ("ReLU", relu),
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
     ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add, "data_format"),
-    ("Softmax", softmax, "axis"), ("RmsNorm", rms_norm, "epsilon"),
+    ("Softmax", softmax, "axis"), ("Reciprocal", reciprocal), ("RmsNorm", rms_norm, "epsilon"),
     ("LayerNorm", lambda x, gamma, beta, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7: _norms.norm(
         x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon),
      "begin_norm_axis", "begin_params_axis", "epsilon"),

@@ -178,7 +178,7 @@ EXPORTED = {
 @pytest.mark.parametrize("name", EXPORTED)
 def test_exported_models(name, tmp_path):
     """The swap is proven by the engine, and agrees with MindSpore's own run: 80 roundings, as sums of 24 terms, twice,
-    and the roots and products of both sides make at most; in float16 3 roundings of the spelled form and one of ours."""
+    and the roots and products of both sides make at most; in float16 3 roundings of the spelled and one of ours."""
     ms.set_context(mode=ms.GRAPH_MODE)
     make, expected = EXPORTED[name]
     net, half = make(), "float16" in name

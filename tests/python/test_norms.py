@@ -41,6 +41,7 @@ ROOTS = {
     "Rsqrt": lambda x, a: x * ops.rsqrt(a),
     "Div by Sqrt": lambda x, a: x / ops.sqrt(a),
     "Mul by 1 / Sqrt": lambda x, a: x * ops.div(1.0, ops.sqrt(a)),  # as torch's exporter to ONNX writes rsqrt
+    "Mul by Reciprocal of Sqrt": lambda x, a: x * ops.reciprocal(ops.sqrt(a)),
     "Pow of -0.5": lambda x, a: x * ops.pow(a, -0.5),
 }
 
@@ -164,8 +165,14 @@ def test_scaled_and_masked(name):
     close(after[0], before[0], 2 * (8 * largest + N + 10))
 
 
-def test_softmax_by_exp():
-    names, before, after = graft(exp_softmax, SCORES)
+def exp_inverse(x):
+    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))
+    return e * ops.reciprocal(ops.reduce_sum(e, -1, True))
+
+
+@pytest.mark.parametrize("write", [exp_softmax, exp_inverse])
+def test_softmax_by_exp(write):
+    names, before, after = graft(write, SCORES)
     assert names == ["ScaledMaskedSoftmax"]
     close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
 
