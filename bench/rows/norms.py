@@ -6,7 +6,6 @@ from . import Row
 from .elementwise import normal
 
 U = 2.0**-24
-ONNX_EPSILON = 1e-5
 
 
 def rms(x, gamma, epsilon=1e-5):
@@ -67,6 +66,11 @@ def skip(op):
         return [y, s]
 
     return f
+
+
+def onnx_add_layer(g, x, residual, gamma, beta):
+    s = g.node("Add", x, residual)
+    return [g.node("LayerNormalization", s, gamma, beta, axis=-1, epsilon=1e-5), s]
 
 
 def mindspore_rms(ms):
@@ -139,6 +143,52 @@ def causal(rng):
     return [rng.standard_normal((12, 128, 128), np.float32) * 8, np.triu(np.full((1, 128, 128), -1e9, np.float32), 1)]
 
 
+def rms_gradient(dy, x, gamma, epsilon=1e-5):
+    rstd = 1 / np.sqrt((x * x).mean(-1, keepdims=True) + epsilon)
+    h, g = x * rstd, dy * gamma
+    return rstd * (g - h * (g * h).mean(-1, keepdims=True)), (dy * h).sum(0)
+
+
+def layer_gradient(x, dy, variance, mean, gamma, epsilon=1e-7):
+    rstd = 1 / np.sqrt(variance + epsilon)
+    h, g = (x - mean) * rstd, dy * gamma
+    dx = rstd * (g - g.mean(-1, keepdims=True) - h * (g * h).mean(-1, keepdims=True))
+    return dx, (dy * h).sum(0), dy.sum(0)
+
+
+def with_statistics(rng):
+    x, dy = rng.standard_normal((2, 512, 1024), np.float32)
+    return [x, dy, x.var(-1, keepdims=True), x.mean(-1, keepdims=True)]
+
+
+def torch_gradient(torch, forward, x, gamma, dy):
+    """torch's backward alone: the forward, with what it saves, is kept from the first call."""
+    kept = []
+
+    def f(*given):
+        with torch.inference_mode(False), torch.enable_grad():
+            if not kept:
+                wanted = [given[i].clone().requires_grad_() for i in (x, gamma)]
+                if forward is torch.nn.functional.layer_norm:
+                    wanted.append(torch.zeros_like(wanted[1]).requires_grad_())
+                n = (given[x].shape[-1],)
+                kept[:] = [wanted, forward(wanted[0], n, *wanted[1:], 1e-5 if len(wanted) == 2 else 1e-7)]
+            return torch.autograd.grad(kept[1], kept[0], given[dy], retain_graph=True)
+
+    return f
+
+
+def mindspore_layer_gradient(ms):
+    from mindspore.ops.auto_generate.gen_ops_prim import LayerNormGrad
+
+    gradient = LayerNormGrad(-1, -1)
+
+    def f(x, dy, variance, mean, gamma):
+        return gradient(x, dy, variance, mean, gamma)
+
+    return f
+
+
 # A row's sum of n positive terms goes through at most n additions, most peers' through n / 8 and less; its root halves
 # the error: n / 16 + 8 roundings, relative. In bfloat16 a peer that is not compiled rounds after each of the square,
 # the mean, the root and two products, and rounds the sum with a residual first.
@@ -176,8 +226,7 @@ ROWS = [
         "AddLayerNorm 1x512x1024", "AddLayerNorm", normal((1, 512, 1024), (1, 512, 1024)), add_layer,
         weights=shifted((1024,), (1024,)), rtol=loose(1024), atol=loose(1024), attrs={"epsilon": 1e-5},
         flops=9 * 512 * 1024, target=0.9, mindspore_target=2.5,
-        numpy=add_layer, torch=torch_add_layer, onnx=skip("SkipLayerNormalization"), mindspore=mindspore_add_layer,
-        missing={"openvino": "the operator is ONNX Runtime's own"},
+        numpy=add_layer, torch=torch_add_layer, onnx=onnx_add_layer, mindspore=mindspore_add_layer,
     ),
     Row(
         # Differences up to 9 times 2^-24, exp (ONNX Runtime's is good to 2^-18), a sum of 128, a quotient.
@@ -194,5 +243,22 @@ ROWS = [
         numpy=lambda x, mask: softmax(x * np.float32(0.125) + mask),
         torch=lambda torch: lambda x, mask: torch.softmax(x * 0.125 + mask, -1), mindspore=mindspore_masked_softmax,
         onnx=lambda g, x, mask: g.node("Softmax", g.node("Add", g.node("Mul", x, g.const(0.125)), mask), axis=-1),
+    ),
+    # Sums over 512 rows of numbers about 1: their partial sums reach 5 sqrt(512), and roundings, which come as they
+    # like, add up to sqrt(512) of them: 2^-12.6.
+    Row(
+        "RMSNorm backward 512x4096", "FusedRmsNormGrad", normal((512, 4096), (512, 4096)), rms_gradient,
+        weights=shifted((4096,)), rtol=loose(4096), atol=2.0**-12, attrs={"epsilon": 1e-5}, flops=12 * 512 * 4096,
+        target=0.9, numpy=rms_gradient,
+        torch=lambda torch: torch_gradient(torch, torch.nn.functional.rms_norm, 1, 2, 0),
+        missing={"torch.compile": "autograd is not traced", "onnx": "ONNX has no gradients",
+                 "mindspore": "RmsNormGrad is not there on CPU"},
+    ),
+    Row(
+        "LayerNorm backward 512x1024", "LayerNormGrad", with_statistics, layer_gradient, weights=shifted((1024,)),
+        rtol=loose(1024), atol=2.0**-12, attrs={"epsilon": 1e-7}, flops=14 * 512 * 1024, target=0.9,
+        mindspore_target=2.5, numpy=layer_gradient, mindspore=mindspore_layer_gradient,
+        torch=lambda torch: torch_gradient(torch, torch.nn.functional.layer_norm, 0, 4, 1),
+        missing={"torch.compile": "autograd is not traced", "onnx": "ONNX has no gradients"},
     ),
 ]  # fmt: skip
