@@ -35,7 +35,7 @@ def rotary(x, cos, sin, mode=0, rotary_dim=0):
     return combine(x, cos, sin, mode, rotary_dim)
 
 
-def backward(x, cos, sin, dy, mode=0, rotary_dim=0, size=False):
+def gradient(dy, cos, sin, x, mode=0, rotary_dim=0, size=False):
     turned = rotary_dim or cos.shape[-1]
     (a, b, _), (da, db, _) = parts(x, mode, turned), parts(dy, mode, turned)
     if size:
@@ -63,16 +63,16 @@ def apply(query, key, cos, sin, position_ids, mode=0, rotary_dim=0, layout="BHSD
     return [combine(x, *tables, mode, rotary_dim, size=size) for x in (query, key)]
 
 
-REFERENCE = {"RotaryPositionEmbedding": rotary, "RotaryPositionEmbeddingBackward": backward, "ApplyRotaryPosEmb": apply}
+REFERENCE = {"RotaryPositionEmbedding": rotary, "RotaryPositionEmbeddingGrad": gradient, "ApplyRotaryPosEmb": apply}
 # In float32 each of the two products rounds (without FMA), and their sum, which the tolerance below has. The tables'
 # gradients are summed in double by both sides.
 BOUND = {
     "RotaryPositionEmbedding": lambda u, x, cos, sin, mode=0, rotary_dim=0: (
         2.0**-24 * combine(x, cos, sin, mode, rotary_dim, size=True)
     ),
-    "RotaryPositionEmbeddingBackward": lambda u, x, cos, sin, dy, mode=0, rotary_dim=0: [
+    "RotaryPositionEmbeddingGrad": lambda u, dy, cos, sin, x, mode=0, rotary_dim=0: [
         2.0**-24 * combine(dy, cos, sin, mode, rotary_dim, back=True, size=True),
-        *(2.0**-40 * g for g in backward(x, cos, sin, dy, mode, rotary_dim, size=True)[1:]),
+        *(2.0**-40 * g for g in gradient(dy, cos, sin, x, mode, rotary_dim, size=True)[1:]),
     ],
     "ApplyRotaryPosEmb": lambda u, *x, **attrs: [2.0**-24 * y for y in apply(*x, **attrs, size=True)],
 }
@@ -86,7 +86,7 @@ def case(op, dtype, inputs, **attrs):
 
 
 def rotate(dtype, x, table, tables="float32", op="RotaryPositionEmbedding", **attrs):
-    more = [(dtype, x)] if op.endswith("Backward") else []
+    more = [(dtype, x)] if op.endswith("Grad") else []
     return case(op, dtype, [(dtype, x), (tables, table), (tables, table), *more], **attrs)
 
 
@@ -127,13 +127,13 @@ CASES = (
         for m in (0, 1)
     ]
     + [
-        rotate(t, x, table, op="RotaryPositionEmbeddingBackward", mode=m)
+        rotate(t, x, table, op="RotaryPositionEmbeddingGrad", mode=m)
         for t in T
         for x, table in SHAPES
         for m in (0, 1)
     ]
     + [
-        rotate(t, (2, 3, 7, 23), (7, 6), t, op="RotaryPositionEmbeddingBackward", mode=m, rotary_dim=12)
+        rotate(t, (2, 3, 7, 23), (7, 6), t, op="RotaryPositionEmbeddingGrad", mode=m, rotary_dim=12)
         for t in T
         for m in (0, 1)
     ]
@@ -200,8 +200,8 @@ REFUSED = [
             "rotary_dim must be at most the rows' 8 elements, got -2", rotary_dim=-2),
     refused("RotaryPositionEmbedding", [X, TABLE, TABLE],
             "cos's last dimension must be rotary_dim 4 or half of it, got 8", rotary_dim=4),
-    refused("RotaryPositionEmbeddingBackward", [X, TABLE, TABLE, ("float32", (2, 3, 4))],
-            r"dy.shape must equal x.shape \(2, 3, 8\), got \(2, 3, 4\)"),
+    refused("RotaryPositionEmbeddingGrad", [X, TABLE, TABLE, ("float32", (2, 3, 4))],
+            r"x.shape must equal dy.shape \(2, 3, 8\), got \(2, 3, 4\)"),
     refused("ApplyRotaryPosEmb", [Q, ("float32", (1, 2, 4, 8)), *TABLES, ("int32", 0)],
             r"key.shape must agree with query.shape \(1, 2, 3, 8\) in all but the heads, got \(1, 2, 4, 8\)"),
     refused("ApplyRotaryPosEmb", [("float32", (2, 3, 8))] * 2 + [*TABLES, ("int32", 0)],

@@ -149,10 +149,11 @@ void run_reference(Context &c, const Rotation &r, const Sheet &s) {
 
 // --- RotaryPositionEmbedding ---
 
-void check_rotary(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+// `name`: of the first input, whose rows are turned.
+void check_rotary(InferContext &c, const std::string &name) {
+  c.check_dtype(0, name.c_str(), {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   auto x = c.input(0).shape(), t = c.input(1).shape();
-  c.check(!x.empty(), "x must have at least 1 dimension, got shape ()");
+  c.check(!x.empty(), name + " must have at least 1 dimension, got shape ()");
   check_tables(c, 1, x.back());
   bool fits = t.size() <= x.size();
   for (size_t k = 2; fits && k <= t.size(); ++k) {
@@ -160,48 +161,48 @@ void check_rotary(InferContext &c) {
     fits = have == 1 || have == want || (have < 0 && !(is_symbol(have) && want == 1)) ||
            (want < 0 && !(is_symbol(want) && have == 1));
   }
-  c.check(fits, "cos.shape must broadcast to x.shape " + to_string(x) + " in all but the last dimension, got " +
-                    to_string(t));
+  c.check(fits, "cos.shape must broadcast to " + name + ".shape " + to_string(x) +
+                    " in all but the last dimension, got " + to_string(t));
 }
 
 void InferRotary(InferContext &c) {
-  check_rotary(c);
+  check_rotary(c, "x");
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
-Sheet rotary_sheet(Context &c, int from) {
+Sheet rotary_sheet(Context &c) {
   Sheet s = sheet(c.input(0).shape(), c.input(1).shape());
-  s.x = c.input(from).raw(), s.y = c.output(0).raw();
+  s.x = c.input(0).raw(), s.y = c.output(0).raw();
   return s;
 }
 
 void KernelRotary(Context &c) {
-  if (c.output(0).size()) run(c, rotation(c, 1, c.input(0).dim(-1)), rotary_sheet(c, 0));
+  if (c.output(0).size()) run(c, rotation(c, 1, c.input(0).dim(-1)), rotary_sheet(c));
 }
 
 void ReferenceRotary(Context &c) {
-  if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1)), rotary_sheet(c, 0));
+  if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1)), rotary_sheet(c));
 }
 
 // --- its gradient ---
 
-void InferBackward(InferContext &c) {
-  check_rotary(c);
-  c.check_same_dtype(3, "dy", 0, "x");
-  c.check_same_shape(3, "dy", 0, "x");
+void InferGrad(InferContext &c) {
+  check_rotary(c, "dy");
+  c.check_same_dtype(3, "x", 0, "dy");
+  c.check_same_shape(3, "x", 0, "dy");
   for (int i = 0; i < 3; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
 }
 
 // dcos and dsin: a table's entry gets the sum over all rows that read it. Plain: tables are hardly ever trained.
 void table_gradients(Context &c) {
   const Rotation r = rotation(c, 1, c.input(0).dim(-1));
-  const Sheet s = rotary_sheet(c, 0);
+  const Sheet s = rotary_sheet(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     std::vector<double> dcos(size_t(c.output(1).size())), dsin(dcos.size());
     if (c.input(0).size())
       each_row(s, [&](int64_t at, int64_t row) {
-        const T *x = c.input(0).data<T>() + at, *dy = c.input(3).data<T>() + at;
+        const T *x = c.input(3).data<T>() + at, *dy = c.input(0).data<T>() + at;
         for (int64_t p = 0; p < r.pairs; ++p) {
           const double x1 = double(float(x[r.first(p)])), x2 = double(float(x[r.second(p)]));
           const double d1 = double(float(dy[r.first(p)])), d2 = double(float(dy[r.second(p)]));
@@ -220,14 +221,14 @@ void table_gradients(Context &c) {
   });
 }
 
-void KernelBackward(Context &c) {
-  if (c.output(0).size()) run(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c, 3));
-  table_gradients(c);
+void KernelGrad(Context &c) {
+  table_gradients(c);  // first: dx may lie in dy
+  if (c.output(0).size()) run(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c));
 }
 
-void ReferenceBackward(Context &c) {
-  if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c, 3));
+void ReferenceGrad(Context &c) {
   table_gradients(c);
+  if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c));
 }
 
 // --- ApplyRotaryPosEmb ---
@@ -304,9 +305,9 @@ void ReferenceApply(Context &c) { apply(c, run_reference); }
 
 using namespace opgraft;
 OPGRAFT_OP(RotaryPositionEmbedding, .inputs = 3, .infer = InferRotary, .kernel = KernelRotary,
-           .reference = ReferenceRotary, .backward = "RotaryPositionEmbeddingBackward")
-OPGRAFT_OP(RotaryPositionEmbeddingBackward, .inputs = 4, .outputs = 3, .infer = InferBackward, .kernel = KernelBackward,
-           .reference = ReferenceBackward)
+           .reference = ReferenceRotary)
+OPGRAFT_OP(RotaryPositionEmbeddingGrad, .inputs = 4, .outputs = 3, .infer = InferGrad, .kernel = KernelGrad,
+           .reference = ReferenceGrad)
 OPGRAFT_OP(ApplyRotaryPosEmb, .inputs = 5, .outputs = 2, .infer = InferApply, .kernel = KernelApply,
            .reference = ReferenceApply)
 #endif

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -63,11 +64,19 @@ std::vector<Rule> rules_of(const Registry &registry) {
     }
   }
   auto spells = [&](const std::string &op) { return called.count(op) && grafts.count(op) && !fusing.count(op); };
-  for (auto &s : all) {
-    if (spells(s.op)) continue;
-    s.level = 1;
-    for (auto &c : s.calls) s.level += grafts.count(c) && !spells(c);
-  }
+  // After the rules that make what it is written in. A few rounds: operators may be written in each other.
+  std::map<std::string, size_t> made;  // by operator: the level that its own rules end at, but for those on top of it
+  for (int round = 0; round < 4; ++round)
+    for (auto &s : all) {
+      if (spells(s.op)) continue;
+      s.level = 1;
+      bool itself = false;
+      for (auto &c : s.calls) {
+        if (grafts.count(c) && !spells(c)) s.level += std::max<size_t>(made[c], 1);
+        itself = itself || c == s.op;
+      }
+      if (!itself) made[s.op] = std::max(made[s.op], s.level);
+    }
   std::stable_sort(all.begin(), all.end(),
                    [](auto &a, auto &b) { return a.level != b.level ? a.level < b.level : a.size > b.size; });
   std::vector<Rule> out;
