@@ -11,14 +11,35 @@ def by_column(s):
     return np.reshape(s, (1, -1))
 
 
-def weight_quant(x, weight, scale, offset=None, bias=0.0, transpose_x=False, transpose_weight=False):
+def weight_quant(
+    x,
+    weight,
+    scale,
+    offset=None,
+    quant_scale=None,
+    quant_offset=None,
+    bias=0.0,
+    transpose_x=False,
+    transpose_weight=False,
+):
     w = swap(weight, transpose_weight).astype(float)
     if offset is not None and offset.size:
         w = w + by_column(offset)
     return swap(x, transpose_x) @ (w * by_column(scale)) + bias
 
 
-def weight_quant_bound(u, x, weight, scale, offset=None, bias=0.0, transpose_x=False, transpose_weight=False):
+def weight_quant_bound(
+    u,
+    x,
+    weight,
+    scale,
+    offset=None,
+    quant_scale=None,
+    quant_offset=None,
+    bias=0.0,
+    transpose_x=False,
+    transpose_weight=False,
+):
     """The products' sum as matmul/cases.py derives it; one rounding each of the scale's product and of the bias' sum;
     an offset is a rounded sum of x (in double), times the offset, added: two roundings of what they are."""
     x, w = swap(x, transpose_x), swap(weight, transpose_weight).astype(float)
@@ -30,8 +51,39 @@ def weight_quant_bound(u, x, weight, scale, offset=None, bias=0.0, transpose_x=F
     return sums + 3 * 2.0**-24 * y
 
 
-REFERENCE = {"WeightQuantBatchMatmul": weight_quant}
-BOUND = {"WeightQuantBatchMatmul": weight_quant_bound}
+def quant_product(x1, x2, scale, offset=None, bias=None, token=None, transpose_x1=False, transpose_x2=False,
+                  dtype="float16"):  # fmt: skip
+    y = swap(x1, transpose_x1).astype(np.int64) @ swap(x2, transpose_x2).astype(np.int64)
+    if bias is not None and bias.size:
+        y = y + bias
+    if dtype == "int32":
+        return y
+    y = y * by_column(scale)
+    if token is not None and token.size:
+        y = y * token.reshape(y.shape[:-1] + (1,))
+    if offset is not None and offset.size:
+        y = y + by_column(offset)
+    return np.clip(np.rint(y), -128, 127) if dtype == "int8" else y
+
+
+def quant_product_bound(u, *inputs, dtype="float16", **attrs):
+    """The sum as float32, two scales, an offset: at most four roundings of what they are. An integer may then lie on
+    the other side of a half; int32 is exact."""
+    if dtype == "int32":
+        return 0.0
+    x1, x2, scale, offset, *rest = [*inputs, *[np.zeros(0)] * 6][:6]
+    size = np.abs(quant_product(x1, x2, scale, None, *rest, **attrs)) + (
+        np.abs(by_column(offset)) if offset.size else 0
+    )
+    error = 4 * 2.0**-24 * size
+    if dtype != "int8":
+        return error
+    y = quant_product(x1, x2, scale, offset, *rest, **attrs)
+    return np.where(np.abs(y - np.floor(y) - 0.5) <= error, 1.0, 0.0)
+
+
+REFERENCE = {"QuantBatchMatmul": quant_product, "WeightQuantBatchMatmul": weight_quant}
+BOUND = {"QuantBatchMatmul": quant_product_bound, "WeightQuantBatchMatmul": weight_quant_bound}
 # One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -56,6 +108,7 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
         ("int8", (n, k) if tw else (k, n), (-128, 128)),
         (scale_dtype, flat, (0.001, 0.01)),
         (scale_dtype, flat if offset else (0,), (-8, 8)),
+        *[(scale_dtype, (0,))] * 2,
         (dtype, (n,)),
     ]
     return {
@@ -67,11 +120,39 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
     }
 
 
+def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False):
+    """`scale`, `offset`: how many elements; None: N."""
+    rows = int(np.prod(lead))
+    full = 128 if dtype != "int8" else 4  # so that most results of eight bits are within their range
+    shapes = [
+        ("int8", (k, *lead) if ta else (*lead, k), (-full, full)),
+        ("int8", (n, k) if tb else (k, n), (-full, full)),
+        ("float32", (0 if dtype == "int32" else n if scale is None else scale,), (0.01, 0.6)),
+        ("float32", (n if offset is None else offset,), (-20, 20)),
+        ("int32", (n if bias else 0,), (-300, 300)),
+        ("float32", (rows if token and dtype != "int32" else 0,), (0.1, 1.0)),
+    ]
+    return {
+        "op": "QuantBatchMatmul",
+        "inputs": shapes[:inputs],
+        "attrs": {"transpose_x1": ta, "transpose_x2": tb, "dtype": dtype},
+        "rtol": TOLERANCE.get(dtype, 0.0),
+        "atol": SMALLEST if dtype == "float16" else 0.0,
+    }
+
+
+OUTPUTS = ("float16", "bfloat16", "float32", "int8", "int32")
 CASES = (
+    [quant_case(t, *s, tb=tb) for t in OUTPUTS for s in SIZES for tb in (False, True)]
+    + [quant_case(t, (29,), 23, 45, i, scale, None if t == "int8" else 0, ta=ta) for t in OUTPUTS for i in (3, 4, 5, 6)
+       for scale in (None, 1) for ta in (False, True)]
+    + [quant_case("int8", (13,), 24, 45, 6, None, offset, bias, token) for offset in (0, 1, None)
+       for bias in (False, True) for token in (False, True)]
+) + (
     [weight_case(t, *s, tw=tw) for t in TOLERANCE for s in SIZES for tw in (False, True)]
-    + [weight_case(t, (19,), 24, 45, i, t, per, o, False, tw) for t in TOLERANCE for i in (3, 4, 5)
+    + [weight_case(t, (19,), 24, 45, i, t, per, o, False, tw) for t in TOLERANCE for i in (3, 4, 7)
        for per in ("channel", "tensor", "2d") for o in (False, True) for tw in (False, True)]
-    + [weight_case(t, (3,), 24, 45, 5) for t in TOLERANCE]
+    + [weight_case(t, (3,), 24, 45, 7) for t in TOLERANCE]
     + [weight_case(t, (m,), 24, 45, tx=True, tw=tw) for t in TOLERANCE for m in (3, 29) for tw in (False, True)]
 )  # fmt: skip
 
@@ -80,6 +161,7 @@ def refused(error, *inputs, op="WeightQuantBatchMatmul", **attrs):
     return {"op": op, "inputs": list(inputs), "attrs": attrs, "error": error}
 
 
+A, B = ("int8", (4, 8)), ("int8", (8, 3))
 X, W, S = ("float32", (4, 8)), ("int8", (8, 3)), ("float32", (3,))
 REFUSED = [
     refused(
@@ -98,8 +180,24 @@ REFUSED = [
     refused("WeightQuantBatchMatmul: antiquant_scale.dtype must equal x.dtype float32, got float16",
             X, W, ("float16", (3,))),
     refused(r"WeightQuantBatchMatmul: bias.shape must be \(3,\), got \(4,\)",
-            X, W, S, ("float32", (0,)), ("float32", (4,))),
+            X, W, S, *[("float32", (0,))] * 3, ("float32", (4,))),
+    refused(r"WeightQuantBatchMatmul: quant_scale must have no elements, got shape \(3,\)",
+            X, W, S, ("float32", (0,)), S),
     refused("WeightQuantBatchMatmul: antiquant_group_size must be 0, got 32", X, W, S, antiquant_group_size=32),
     refused(r"WeightQuantBatchMatmul: x must have 2 dimensions with transpose_x, got shape \(2, 4, 8\)",
             ("float32", (2, 4, 8)), W, S, transpose_x=True),
+    refused(r"QuantBatchMatmul: x1's K must equal x2's K of 7, got 8 \(x1 \(4, 8\), x2 \(7, 3\)\)",
+            A, ("int8", (7, 3)), S, op="QuantBatchMatmul"),
+    refused("QuantBatchMatmul: x1.dtype must be one of int8, got float32", X, B, S, op="QuantBatchMatmul"),
+    refused(r"QuantBatchMatmul: scale.shape must be \(1,\) or \(3,\), got \(8,\)", A, B, ("float32", (8,)),
+            op="QuantBatchMatmul"),
+    refused(r"QuantBatchMatmul: bias.shape must be \(3,\), got \(1,\)", A, B, S, ("float32", (0,)), ("int32", (1,)),
+            op="QuantBatchMatmul"),
+    refused(r"QuantBatchMatmul: pertokenScaleOptional.shape must be \(4,\), got \(3,\)", A, B, S, ("float32", (0,)),
+            ("int32", (0,)), S, op="QuantBatchMatmul"),
+    refused("QuantBatchMatmul: dtype must be one of float16, bfloat16, float32, int8, int32, got 'uint8'", A, B, S,
+            op="QuantBatchMatmul", dtype="uint8"),
+    refused("QuantBatchMatmul: scale must have no elements where dtype is int32", A, B, S, op="QuantBatchMatmul",
+            dtype="int32"),
+    refused("QuantBatchMatmul: offset must have no elements unless dtype is int8", A, B, S, S, op="QuantBatchMatmul"),
 ]  # fmt: skip

@@ -2,6 +2,10 @@
 // bits. They are read as bytes: scale and offset follow the sums, once an element of y.
 #include "opgraft/op.h"
 
+#include <algorithm>
+#include <utility>
+#include <vector>
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "weight_quant.cc"
 #include "hwy/foreach_target.h"
@@ -38,7 +42,7 @@ OPGRAFT_SIMD(PackInt8)
 
 namespace {
 
-enum { kX, kWeight, kScale, kOffset, kBias };
+enum { kX, kWeight, kScale, kOffset, kQuantScale, kQuantOffset, kBias };
 
 ProductKernels kernels(int32_t dtype) {
   return {PanelsInt8_simd(dtype), PackInt8_simd(), SkinnyInt8_simd(dtype), SkinnySum_simd(dtype), 1};
@@ -63,7 +67,7 @@ void check_per_channel(InferContext &c, int i, const char *name) {
 }
 
 void Infer(InferContext &c) {
-  c.check_inputs(3, 5);
+  c.check_inputs(3, 7);
   c.check_dtype(kX, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_dtype(kWeight, "weight", {OPGRAFT_INT8});
   const auto x = c.input(kX).shape(), w = c.input(kWeight).shape();
@@ -78,7 +82,11 @@ void Infer(InferContext &c) {
                                           std::to_string(k) + " (x " + to_string(x) + ", weight " + to_string(w) + ")");
   check_per_channel(c, kScale, "antiquant_scale");
   if (c.inputs() > kOffset) check_per_channel(c, kOffset, "antiquant_offset");
-  if (c.inputs() > kBias) {
+  for (auto [i, name] : {std::pair<int, const char *>{kQuantScale, "quant_scale"}, {kQuantOffset, "quant_offset"}})
+    if (c.inputs() > i && c.input(i).size() != 0)
+      c.fail(OPGRAFT_INVALID_VALUE,
+             std::string(name) + " must have no elements, got shape " + to_string(c.input(i).shape()));
+  if (given(c, kBias) || (c.inputs() > kBias && n != 0)) {
     c.check_same_dtype(kBias, "bias", kX, "x");
     const auto b = c.input(kBias).shape();
     c.check(b.size() == 1 && may_equal(b[0], n),
@@ -143,7 +151,7 @@ void Kernel(Context &c) {
   if (s.dtype() == OPGRAFT_FLOAT32 && s.size() == p.n) p.scale = s.data<float>();
   else scale = by_column(c, kScale, p.n), p.scale = scale.data();
   if (given(c, kOffset)) offset = by_column(c, kOffset, p.n), p.offset = offset.data();
-  p.bias = c.inputs() > kBias ? c.input(kBias).raw() : nullptr;
+  p.bias = given(c, kBias) ? c.input(kBias).raw() : nullptr;
   run_product(c, p, kernels(p.dtype));
 }
 
@@ -154,7 +162,7 @@ void Reference(Context &c) {
   const int8_t *w = c.input(kWeight).data<int8_t>();
   dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const T *x = c.input(kX).data<T>(), *bias = c.inputs() > kBias ? c.input(kBias).data<T>() : nullptr;
+    const T *x = c.input(kX).data<T>(), *bias = given(c, kBias) ? c.input(kBias).data<T>() : nullptr;
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) {
         double sum = 0;
