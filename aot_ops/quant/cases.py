@@ -82,8 +82,55 @@ def quant_product_bound(u, *inputs, dtype="float16", **attrs):
     return np.where(np.abs(y - np.floor(y) - 0.5) <= error, 1.0, 0.0)
 
 
-REFERENCE = {"QuantBatchMatmul": quant_product, "WeightQuantBatchMatmul": weight_quant}
-BOUND = {"QuantBatchMatmul": quant_product_bound, "WeightQuantBatchMatmul": weight_quant_bound}
+def channel_scale(scale, sqrt_mode):
+    return scale.astype(float) ** 2 if sqrt_mode else scale
+
+
+def quant(x, scale, offset, sqrt_mode=False):
+    y = np.clip(channel_scale(scale, sqrt_mode) * x + offset, -128, 127)
+    return np.rint(np.where(np.isnan(y), 0.0, y))
+
+
+def quant_bound(u, x, scale, offset, sqrt_mode=False):
+    """Three roundings of what is added: a half may be on the other side, else exact."""
+    s = channel_scale(scale, sqrt_mode)
+    y = s * x + offset
+    return np.where(np.abs(y - np.floor(y) - 0.5) <= 3 * 2.0**-24 * (np.abs(s * x) + np.abs(offset)), 1.0, 0.0)
+
+
+def anti_quant(x, scale, offset, sqrt_mode=False, dtype="float16"):
+    return channel_scale(scale, sqrt_mode) * (x + offset)
+
+
+def anti_quant_bound(u, x, scale, offset, sqrt_mode=False, dtype="float16"):
+    """A sum, a square, a product: a rounding each."""
+    return 3 * 2.0**-24 * np.abs(channel_scale(scale, sqrt_mode)) * (np.abs(x.astype(float)) + np.abs(offset))
+
+
+def dequant(x, deq_scale, sqrt_mode=False, relu_flag=False, dtype="float16"):
+    y = channel_scale(deq_scale, sqrt_mode) * x
+    return np.maximum(y, 0) if relu_flag else y
+
+
+def dequant_bound(u, x, deq_scale, sqrt_mode=False, relu_flag=False, dtype="float16"):
+    """x as float32, a square, a product: a rounding each."""
+    return 3 * 2.0**-24 * np.abs(dequant(x, deq_scale, sqrt_mode))
+
+
+REFERENCE = {
+    "QuantV2": quant,
+    "AntiQuant": anti_quant,
+    "Dequant": dequant,
+    "QuantBatchMatmul": quant_product,
+    "WeightQuantBatchMatmul": weight_quant,
+}
+BOUND = {
+    "QuantV2": quant_bound,
+    "AntiQuant": anti_quant_bound,
+    "Dequant": dequant_bound,
+    "QuantBatchMatmul": quant_product_bound,
+    "WeightQuantBatchMatmul": weight_quant_bound,
+}
 # One rounding to the storage type, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -161,6 +208,35 @@ def refused(error, *inputs, op="WeightQuantBatchMatmul", **attrs):
     return {"op": op, "inputs": list(inputs), "attrs": attrs, "error": error}
 
 
+# x and the scale: one for all, on the last axis, on another, on none of many; no elements.
+CHANNELS = [((64,), (1,)), ((3, 33), (33,)), ((3, 33), (1, 33)), ((5, 7, 9), (7, 1)), ((4, 70), (4, 1)), ((2, 3), ()),
+            ((), ()), ((0, 5), (5,)), ((5, 0), (5, 1)), ((2, 0), (1, 0)), ((1, 1000), (1000,))]  # fmt: skip
+
+
+def channel_case(op, x, shape, scale_dtype, of, sqrt=False, **attrs):
+    inputs = [None, (scale_dtype, shape, (0.1, 9.0)), (scale_dtype, shape, (-9, 9))]
+    out = attrs.get("dtype")
+    return {
+        "op": op,
+        "inputs": [(x[0], of, x[1]), *inputs[1 : 2 if op == "Dequant" else 3]],
+        "attrs": {"sqrt_mode": sqrt, **attrs},
+        "rtol": TOLERANCE.get(out, 0.0),
+        "atol": SMALLEST if out == "float16" else 0.0,
+    }
+
+
+CASES += (
+    [channel_case("QuantV2", (t, (-20, 20)), s, t, x, q) for t in TOLERANCE for x, s in CHANNELS for q in (False, True)]
+    + [channel_case("AntiQuant", ("int8", (-128, 128)), s, d, x, q, dtype=t) for t in TOLERANCE for x, s in CHANNELS
+       for d, q in (("float32", False), ("float16", True), (t, False))]
+    + [channel_case("Dequant", ("int32", (-2000, 2000)), s, d, x, q, dtype=t, relu_flag=r) for t in TOLERANCE
+       for x, s in CHANNELS for d, q, r in (("float32", False, False), ("float16", True, True), (t, False, True))]
+    # Halves go to the even neighbour; what is beyond saturates.
+    + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 300.0]),
+                                    ("float32", [1.0]), ("float32", [0.0])], "attrs": {}, "rtol": 0.0, "atol": 0.0},
+       {"op": "QuantV2", "inputs": [("float32", (40,), "special"), ("float32", [2.0]), ("float32", [0.5])], "attrs": {},
+        "rtol": 0.0, "atol": 0.0}]
+)  # fmt: skip
 A, B = ("int8", (4, 8)), ("int8", (8, 3))
 X, W, S = ("float32", (4, 8)), ("int8", (8, 3)), ("float32", (3,))
 REFUSED = [
@@ -200,4 +276,14 @@ REFUSED = [
     refused("QuantBatchMatmul: scale must have no elements where dtype is int32", A, B, S, op="QuantBatchMatmul",
             dtype="int32"),
     refused("QuantBatchMatmul: offset must have no elements unless dtype is int8", A, B, S, S, op="QuantBatchMatmul"),
+    refused("QuantV2: x.dtype must be one of float32, float16, bfloat16, got int8", A, S, S, op="QuantV2"),
+    refused(r"QuantV2: scale.shape must be x.shape \(4, 8\) with all dimensions but one as 1, got \(3,\)", X, S, S,
+            op="QuantV2"),
+    refused("QuantV2: rounding_mode must be ROUND, got 'FLOOR'", X, ("float32", (8,)), ("float32", (8,)),
+            op="QuantV2", rounding_mode="FLOOR"),
+    refused(r"AntiQuant: offset must have the axis of scale, got shapes \(4, 1\) and \(8,\)", A, ("float32", (8,)),
+            ("float32", (4, 1)), op="AntiQuant"),
+    refused("Dequant: x.dtype must be one of int32, got int8", A, ("float32", (8,)), op="Dequant"),
+    refused("Dequant: dtype must be one of float16, bfloat16, float32, got 'int8'", ("int32", (4, 8)),
+            ("float32", (8,)), op="Dequant", dtype="int8"),
 ]  # fmt: skip

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from opgraft import Parameter, Tensor, nn, ops
+from opgraft import Parameter, Tensor, _core, nn, ops, rewrite
 
 K, N = 2100, 70  # K is worked through in pieces where there are many rows
 
@@ -24,6 +24,7 @@ def test_a_dynamic_number_of_rows(dtype):
     w = rng.standard_normal((K, N)).astype(dtype)
     net = Layer(w)
     net.set_inputs(Tensor(shape=[None, K], dtype=getattr(opgraft, np.dtype(dtype).name)))
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
     for rows in (1, 2, 5, 12, 13, 16, 17, 96, 97, 250, 0, 3):
         x = rng.standard_normal((rows, K)).astype(dtype)
         a, b = x.astype(np.float64), w.astype(np.float64)
@@ -36,12 +37,46 @@ def test_a_dynamic_number_of_rows(dtype):
         assert (np.abs(got - want) <= bound + half_ulp * (np.abs(want) + bound)).all()
 
 
-def test_packed_weights_keep_their_type():
+def test_packed_weights_keep_their_type(tmp_path):
     """A bfloat16 weight is packed as bfloat16: half the bytes to read."""
     sizes = {}
     for dtype in (np.float32, ml_dtypes.bfloat16):
-        net = Layer(np.ones((K, N), dtype))
-        session = net.session(Tensor(np.ones((1, K), dtype)))
-        session.run([np.ones((1, K), dtype)])
-        sizes[np.dtype(dtype).name] = session.stats()["packed_bytes"]
+        x = np.ones((1, K), dtype)
+        file = opgraft.export(Layer(np.ones((K, N), dtype)), Tensor(x), file_name=tmp_path / np.dtype(dtype).name)
+        model = _core.Model(_core.read_mindir(str(file)))
+        _core.Session(model).run([x])
+        sizes[np.dtype(dtype).name] = model.stats["packed_bytes"]
     assert sizes["bfloat16"] * 2 == sizes["float32"] > 0
+
+
+class Quantised(nn.Cell):
+    """A weight of eight bits as models spell it."""
+
+    def __init__(self, weight, scale, dtype=opgraft.float32):
+        super().__init__()
+        self.weight, self.scale, self.dtype = Parameter(Tensor(weight)), Parameter(Tensor(scale)), dtype
+
+    def construct(self, x):
+        return ops.matmul(x, ops.cast(self.weight, self.dtype) * self.scale)
+
+
+class Offset(Quantised):
+    def construct(self, x):
+        return ops.matmul(x, (ops.cast(self.weight, self.dtype) + 3.0) * self.scale)
+
+
+@pytest.mark.parametrize("model,scale_shape,swapped", [
+    (Quantised, (N,), True), (Quantised, (1, N), True), (Quantised, (1,), True),
+    (Quantised, (K, 1), False), (Quantised, (K, N), False), (Offset, (N,), False),
+])  # fmt: skip
+def test_a_scaled_weight_is_swapped(model, scale_shape, swapped):
+    rng = np.random.default_rng(0)
+    w, scale = rng.integers(-128, 128, (K, N)).astype(np.int8), rng.uniform(0.001, 0.01, scale_shape).astype(np.float32)
+    x = rng.standard_normal((3, K)).astype(np.float32)
+    net = model(w, scale)
+    report = rewrite.substitute(net, prove=[[Tensor(x)]])
+    assert ("WeightQuantBatchMatmul" in str(report)) == swapped
+    a, b = x.astype(np.float64), (w.astype(np.float64) + (3.0 if model is Offset else 0.0)) * scale
+    # The sum's error as above; two roundings of the scaled weight where it is not swapped.
+    bound = 8 * 2.0**-24 * np.sqrt(K * (a**2 @ b**2) / 6) + 3 * 2.0**-24 * (np.abs(a) @ np.abs(b))
+    assert (np.abs(net(Tensor(x)).asnumpy() - a @ b) <= bound).all()

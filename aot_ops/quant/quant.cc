@@ -1,0 +1,221 @@
+// QuantV2: int8 of scale x + offset; AntiQuant: scale (x + offset) of int8; Dequant: deq_scale x of int32. Scales and
+// offsets are one value, or one for every index of an axis.
+#include "opgraft/op.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "quant.cc"
+#include "hwy/foreach_target.h"
+#include "opgraft/simd.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+template <class D> HWY_INLINE hn::Vec<D> LoadWide(D d, const int8_t *p) {
+  const hn::RebindToSigned<D> di;
+  const hn::Rebind<int8_t, D> d8;
+  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, p)));
+}
+template <class D> HWY_INLINE hn::Vec<D> LoadWide(D d, const int32_t *p) {
+  return hn::ConvertTo(d, hn::LoadU(hn::RebindToSigned<D>(), p));
+}
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadWide(D d, const T *p) { return LoadF32(d, p); }
+
+// To nearest even, saturating; NaN gives 0.
+template <class D> HWY_INLINE void Narrow(hn::Vec<D> v, D d, int8_t *p) {
+  const hn::Rebind<int8_t, D> d8;
+  v = hn::IfThenElse(hn::IsNaN(v), hn::Zero(d), hn::Min(hn::Max(v, hn::Set(d, -128.0f)), hn::Set(d, 127.0f)));
+  hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(v)), d8, p);
+}
+template <class D, class T> HWY_INLINE void Narrow(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
+
+// n elements by f(x, scale, offset); `step` 0: one scale and offset for all of them.
+template <class X, class Y, class F> HWY_INLINE void Each(const void *from, void *to, int64_t n, const float *scale,
+                                                          const float *offset, int64_t step, const F &f) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const X *x = static_cast<const X *>(from);
+  Y *y = static_cast<Y *>(to);
+  const auto at = [&](const float *p, int64_t i) HWY_ATTR { return step ? hn::LoadU(d, p + i) : hn::Set(d, *p); };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) Narrow(f(LoadWide(d, x + i), at(scale, i), at(offset, i)), d, y + i);
+  if (i == n) return;
+  HWY_ALIGN X xs[hn::MaxLanes(d)] = {};
+  HWY_ALIGN Y ys[hn::MaxLanes(d)];
+  HWY_ALIGN float scales[hn::MaxLanes(d)] = {}, offsets[hn::MaxLanes(d)] = {};
+  for (int64_t j = i; j < n; ++j) xs[j - i] = x[j], scales[j - i] = scale[j * step], offsets[j - i] = offset[j * step];
+  Narrow(f(LoadWide(d, xs), hn::Load(d, scales), hn::Load(d, offsets)), d, ys);
+  for (int64_t j = i; j < n; ++j) y[j] = ys[j - i];
+}
+
+template <class T>
+void Quantise(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, bool) {
+  const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::MulAdd(v, s, o); };
+  Each<T, int8_t>(x, y, n, scale, offset, step, f);
+}
+template <class T>
+void FromInt8(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, bool) {
+  const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::Mul(hn::Add(v, o), s); };
+  Each<int8_t, T>(x, y, n, scale, offset, step, f);
+}
+template <class T>
+void FromInt32(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, bool relu) {
+  const hn::ScalableTag<float> d;
+  const auto least = hn::Set(d, relu ? 0.0f : -HUGE_VALF);
+  const auto f = [&](auto v, auto s, auto) HWY_ATTR {
+    v = hn::Mul(v, s);
+    return hn::IfThenElse(hn::Lt(v, least), least, v);  // keeps NaN
+  };
+  Each<int32_t, T>(x, y, n, scale, offset, step, f);
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD_FLOATS(Quantise)
+OPGRAFT_SIMD_FLOATS(FromInt8)
+OPGRAFT_SIMD_FLOATS(FromInt32)
+
+namespace {
+
+enum Kind { kQuant, kAnti, kDequant };
+
+const char *scale_name(Kind kind) { return kind == kDequant ? "deq_scale" : "scale"; }
+
+// The axis of x that an input has an element each for; -1: it has one element.
+int axis_of(const Arguments &c, int i) {
+  const auto x = c.input(0).shape(), s = c.input(i).shape();
+  for (size_t k = 0; k < s.size(); ++k)
+    if (s[k] != 1) return int(k + x.size() - s.size());
+  return -1;
+}
+
+void check_channels(const InferContext &c, int i, const char *name) {
+  c.check_dtype(i, name, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  const auto x = c.input(0).shape(), s = c.input(i).shape();
+  int others = 0;
+  bool fits = s.size() <= x.size() || element_count(s) == 1;
+  for (size_t k = 0; fits && k < s.size(); ++k) {
+    if (s[k] == 1) continue;
+    ++others;
+    fits = may_equal(s[k], x[k + x.size() - s.size()]);
+  }
+  c.check(fits && others <= 1, std::string(name) + ".shape must be x.shape " + to_string(x) +
+                                   " with all dimensions but one as 1, got " + to_string(s));
+}
+
+template <Kind kind> int32_t output_dtype(const Arguments &c) {
+  const char *attr = kind == kQuant ? "dst_type" : "dtype";
+  const std::string name = c.attr_string(attr, kind == kQuant ? "int8" : "float16");
+  const int32_t d = dtype_from_name(name);
+  if (kind == kQuant) {
+    c.check(d == OPGRAFT_INT8, "dst_type must be int8, got '" + name + "'");
+    return d;
+  }
+  for (int32_t known : {OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_FLOAT32})
+    if (d == known) return d;
+  c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, got '" + name + "'");
+}
+
+template <Kind kind> void Infer(InferContext &c) {
+  if (kind == kQuant) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  else c.check_dtype(0, "x", {kind == kAnti ? OPGRAFT_INT8 : OPGRAFT_INT32});
+  check_channels(c, 1, scale_name(kind));
+  if (kind != kDequant) {
+    check_channels(c, 2, "offset");
+    const int a = axis_of(c, 1), b = axis_of(c, 2);
+    c.check(a < 0 || b < 0 || a == b, "offset must have the axis of scale, got shapes " +
+                                          to_string(c.input(2).shape()) + " and " + to_string(c.input(1).shape()));
+  }
+  if (kind == kQuant)
+    c.check(c.attr_string("rounding_mode", "ROUND") == "ROUND",
+            "rounding_mode must be ROUND, got '" + c.attr_string("rounding_mode", "ROUND") + "'");
+  c.output(output_dtype<kind>(c), c.input(0).shape());
+}
+
+// Scale and offset by channel in float32, and how often the channels come round.
+struct Channels {
+  std::vector<float> scale, offset;
+  int64_t channels = 1, inner = 1;
+};
+template <Kind kind> Channels channels(const Context &c) {
+  Channels r;
+  const auto x = c.input(0).shape();
+  const int axis = std::max(axis_of(c, 1), kind == kDequant ? -1 : axis_of(c, 2));
+  r.inner = axis < 0 ? c.input(0).size() : element_count(x.subspan(size_t(axis) + 1));
+  r.channels = axis < 0 ? 1 : x[size_t(axis)];
+  const auto read = [&](int i, std::vector<float> &to) {
+    const TensorView t = c.input(i);
+    to.resize(size_t(r.channels));
+    dispatch<float, float16, bfloat16>(c, t.dtype(), [&](auto zero) {
+      using T = decltype(zero);
+      for (int64_t k = 0; k < r.channels; ++k) to[size_t(k)] = float(t.data<T>()[t.size() == 1 ? 0 : k]);
+    });
+  };
+  if (r.channels == 0) return r;
+  read(1, r.scale);
+  if (kind == kDequant) r.offset.assign(size_t(r.channels), 0.0f);
+  else read(2, r.offset);
+  if (c.attr_bool("sqrt_mode", false))
+    for (float &s : r.scale) s *= s;
+  return r;
+}
+
+template <Kind kind> void Kernel(Context &c) {
+  const int64_t size = c.input(0).size();
+  if (size == 0) return;
+  const Channels r = channels<kind>(c);
+  const int32_t t = kind == kQuant ? c.input(0).dtype() : c.output(0).dtype();
+  const auto f = kind == kQuant ? Quantise_simd(t) : kind == kAnti ? FromInt8_simd(t) : FromInt32_simd(t);
+  const int64_t in = int64_t(dtype_size(c.input(0).dtype())), out = int64_t(dtype_size(c.output(0).dtype()));
+  const char *x = c.input(0).data<char>();
+  char *y = c.output(0).data<char>();
+  const bool relu = kind == kDequant && c.attr_bool("relu_flag", false), last = r.inner == 1;
+  // Runs of one channel; on the last axis, of all of them.
+  const int64_t run = last ? r.channels : r.inner;
+  c.parallel_for(size, 16384, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end;) {
+      const int64_t at = i % run, n = std::min(end - i, run - at), channel = last ? at : i / run % r.channels;
+      f(x + i * in, y + i * out, n, r.scale.data() + channel, r.offset.data() + channel, last ? 1 : 0, relu);
+      i += n;
+    }
+  });
+}
+
+template <Kind kind> void Reference(Context &c) {
+  const Channels r = channels<kind>(c);
+  const bool relu = kind == kDequant && c.attr_bool("relu_flag", false);
+  dispatch<float, float16, bfloat16, int8_t, int32_t>(c, c.input(0).dtype(), [&](auto from) {
+    dispatch<float, float16, bfloat16, int8_t>(c, c.output(0).dtype(), [&](auto to) {
+      using X = decltype(from);
+      using Y = decltype(to);
+      for (int64_t i = 0; i < c.input(0).size(); ++i) {
+        const size_t k = size_t(i / r.inner % r.channels);
+        const double x = double(float(c.input(0).data<X>()[i])), s = double(r.scale[k]), o = double(r.offset[k]);
+        if constexpr (std::is_same_v<Y, int8_t>) {
+          const double v = x * s + o;
+          c.output(0).data<Y>()[i] = v != v ? Y(0) : Y(std::nearbyint(std::clamp(v, -128.0, 127.0)));
+        } else {
+          const double v = (x + o) * s;
+          c.output(0).data<Y>()[i] = Y(float(relu && v < 0 ? 0.0 : v));
+        }
+      }
+    });
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+#define OPGRAFT_QUANT(Name, n, kind)                                        \
+  OPGRAFT_OP(Name, .inputs = n, .infer = ::opgraft::Infer<::opgraft::kind>, \
+             .kernel = ::opgraft::Kernel<::opgraft::kind>, .reference = ::opgraft::Reference<::opgraft::kind>)
+OPGRAFT_QUANT(QuantV2, 3, kQuant)
+OPGRAFT_QUANT(AntiQuant, 3, kAnti)
+OPGRAFT_QUANT(Dequant, 2, kDequant)
+#endif
