@@ -102,6 +102,32 @@ def mindspore_int8(ms):
     return f
 
 
+def int8(*shapes):
+    return lambda rng: [rng.integers(-127, 128, s).astype(np.int8) for s in shapes]
+
+
+def quant_product(name, m, k, n, **more):
+    """int8 by a constant int8 weight, scaled by column; float32 out."""
+
+    def torch_form(torch):
+        def f(x, w, scale):
+            return torch._int_mm(x, w) * scale
+
+        return f
+
+    return Row(
+        name, "QuantBatchMatmul", int8((m, k)), lambda x, w, s: (x.astype(np.int64) @ w.astype(np.int64)) * s,
+        weights=lambda rng: [*int8((k, n))(rng), rng.uniform(1e-4, 1e-3, n).astype(np.float32)],
+        attrs={"dtype": "float32"},
+        rtol=3 * ULP, atol=0.0,  # an exact sum, rounded to float32, scaled
+        flops=2.0 * m * k * n,
+        torch=torch_form,
+        onnx=lambda g, x, w, s: g.node("Mul", g.node("Cast", g.node("MatMulInteger", x, w), to=1), s),
+        missing={"numpy": "NumPy multiplies integers without BLAS", "mindspore": "no product of int8 on its CPU"},
+        **more,
+    )  # fmt: skip
+
+
 GEMV = "GEMV 1x4096x11008 linear"
 ROWS = [
     product("MatMul 512", 512, 512, 512, False, target=1.08, twin=3.0, quick=True),
@@ -137,4 +163,6 @@ ROWS = [
         mindspore=mindspore_int8,
         note="weights of eight bits, float32 activations",
     ),
+    quant_product("MatMul int8 512", 512, 512, 512, against="MatMul 512 weight", target=1.08, twin=3.0),
+    quant_product("MatMul int8 1x4096x11008", 1, 4096, 11008, against=GEMV),
 ]  # fmt: skip

@@ -1,7 +1,8 @@
-"""Gradients of the products in MindSpore, by the operator that `backward:` names."""
+"""Products in MindSpore: gradients by the operator that `backward:` names; exported weights of eight bits."""
 
 import mindspore as ms
 import numpy as np
+import opgraft
 import opgraft.mindspore
 import pytest
 from mindspore import Tensor, nn, ops
@@ -47,3 +48,32 @@ def test_gradients(mode, name, batch_a, batch_b, ta, tb):
         # far, below 6 sqrt(terms), and they add up like a random walk of as many steps.
         terms = batches * max(m, n)
         np.testing.assert_allclose(g.asnumpy(), w, rtol=0, atol=6 * 2.0**-24 * 6 * terms)
+
+
+class Quantised(nn.Cell):
+    """A weight [N, K] of eight bits, widened and scaled by output channel."""
+
+    def __init__(self, weight, scale):
+        super().__init__()
+        self.weight = ms.Parameter(Tensor(weight), name="weight")
+        self.scale = ms.Parameter(Tensor(scale), name="scale")
+        self.product = ops.MatMul(transpose_b=True)
+
+    def construct(self, x):
+        return self.product(x, ops.cast(self.weight, ms.float32) * self.scale)
+
+
+def test_an_exported_weight_of_eight_bits(tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    rng = np.random.default_rng(0)
+    w, scale = rng.integers(-128, 128, (35, 18)).astype(np.int8), rng.uniform(0.001, 0.01, (35, 1)).astype(np.float32)
+    net, x = Quantised(w, scale), normal(5, 18)
+    want = net(Tensor(x)).asnumpy()
+    ms.export(net, Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    ours = opgraft.nn.GraphCell(opgraft.load(tmp_path / "net.mindir"))
+    report = opgraft.rewrite.substitute(ours, prove=[[opgraft.Tensor(x)]])
+    assert [s["op"].split("@")[0] for s in report.swapped] == ["WeightQuantBatchMatmul"]
+    # Sums of 18 products below 4.5 * 1.28, by either side, each rounding at most 2^-24 of the sum so far.
+    np.testing.assert_allclose(
+        ours(opgraft.Tensor(x)).asnumpy(), want, rtol=0, atol=2 * 20 * 2.0**-24 * 18 * 4.5 * 1.28
+    )

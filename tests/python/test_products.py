@@ -50,33 +50,41 @@ def test_packed_weights_keep_their_type(tmp_path):
 
 
 class Quantised(nn.Cell):
-    """A weight of eight bits as models spell it."""
+    """A weight of eight bits as models spell it; an input here, as a trace computes with constants at once."""
 
-    def __init__(self, weight, scale, dtype=opgraft.float32):
-        super().__init__()
-        self.weight, self.scale, self.dtype = Parameter(Tensor(weight)), Parameter(Tensor(scale)), dtype
+    transpose = False
 
-    def construct(self, x):
-        return ops.matmul(x, ops.cast(self.weight, self.dtype) * self.scale)
+    def construct(self, x, weight, scale):
+        return ops.matmul(x, ops.cast(weight, opgraft.float32) * scale, transpose_b=self.transpose)
+
+
+class Turned(Quantised):
+    transpose = True
 
 
 class Offset(Quantised):
-    def construct(self, x):
-        return ops.matmul(x, (ops.cast(self.weight, self.dtype) + 3.0) * self.scale)
+    def construct(self, x, weight, scale):
+        return ops.matmul(x, (ops.cast(weight, opgraft.float32) + 3.0) * scale)
 
 
-@pytest.mark.parametrize("model,scale_shape,swapped", [
-    (Quantised, (N,), True), (Quantised, (1, N), True), (Quantised, (1,), True),
-    (Quantised, (K, 1), False), (Quantised, (K, N), False), (Offset, (N,), False),
+@pytest.mark.parametrize("prove", [False, True])
+@pytest.mark.parametrize("model,k,n,scale_shape,swapped", [
+    (Quantised, 2100, 70, (70,), True), (Quantised, 33, 70, (1, 70), True), (Quantised, 33, 70, (1,), True),
+    (Turned, 33, 70, (70, 1), True), (Turned, 33, 33, (33, 1), True),
+    (Quantised, 33, 70, (33, 1), False), (Quantised, 33, 33, (33, 1), False), (Quantised, 33, 70, (33, 70), False),
+    (Turned, 33, 33, (33,), False), (Turned, 33, 33, (1, 33), False), (Offset, 33, 70, (70,), False),
 ])  # fmt: skip
-def test_a_scaled_weight_is_swapped(model, scale_shape, swapped):
+def test_a_scaled_weight_is_swapped(model, k, n, scale_shape, swapped, prove):
     rng = np.random.default_rng(0)
-    w, scale = rng.integers(-128, 128, (K, N)).astype(np.int8), rng.uniform(0.001, 0.01, scale_shape).astype(np.float32)
-    x = rng.standard_normal((3, K)).astype(np.float32)
-    net = model(w, scale)
-    report = rewrite.substitute(net, prove=[[Tensor(x)]])
-    assert ("WeightQuantBatchMatmul" in str(report)) == swapped
+    w = rng.integers(-128, 128, (n, k) if model.transpose else (k, n)).astype(np.int8)
+    scale = rng.uniform(0.001, 0.01, scale_shape).astype(np.float32)
+    x = rng.standard_normal((3, k)).astype(np.float32)
+    net, given = model(), [Tensor(x), Tensor(w), Tensor(scale)]
+    net.set_inputs(*given)
+    report = rewrite.substitute(net, prove=[given] if prove else None)
+    assert [s["op"].split("@")[0] for s in report.swapped] == ["WeightQuantBatchMatmul"] * swapped
     a, b = x.astype(np.float64), (w.astype(np.float64) + (3.0 if model is Offset else 0.0)) * scale
-    # The sum's error as above; two roundings of the scaled weight where it is not swapped.
-    bound = 8 * 2.0**-24 * np.sqrt(K * (a**2 @ b**2) / 6) + 3 * 2.0**-24 * (np.abs(a) @ np.abs(b))
-    assert (np.abs(net(Tensor(x)).asnumpy() - a @ b) <= bound).all()
+    b = b.T if model.transpose else b
+    # The sum's error as above; three roundings of a weight or of the scaled sum.
+    bound = 8 * 2.0**-24 * np.sqrt(k * (a**2 @ b**2) / 6) + 3 * 2.0**-24 * (np.abs(a) @ np.abs(b))
+    assert (np.abs(net(*given).asnumpy() - a @ b) <= bound).all()
