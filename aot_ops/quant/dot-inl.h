@@ -76,7 +76,8 @@ HWY_NOINLINE void DotRowsOf(int64_t rows, const void *a, int64_t lda, const int8
   switch (rows) {
     OPGRAFT_TILE(1)
     OPGRAFT_TILE(2)
-    OPGRAFT_TILE(3) OPGRAFT_TILE(4) OPGRAFT_TILE(5) OPGRAFT_TILE(6)
+    OPGRAFT_TILE(3)
+    OPGRAFT_TILE(4) OPGRAFT_TILE(5) OPGRAFT_TILE(6)
 #if HWY_TARGET <= HWY_AVX3
         OPGRAFT_TILE(7) OPGRAFT_TILE(8) OPGRAFT_TILE(9) OPGRAFT_TILE(10) OPGRAFT_TILE(11) OPGRAFT_TILE(12)
 #endif
@@ -176,21 +177,29 @@ void PackDot(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, i
   }
 }
 
+// to[i] = f(from[i * stride]), then `rest` up to the padded K. Contiguous rows have a loop of their own, which the
+// compiler turns into vectors.
+template <class To, class F>
+HWY_INLINE void WidenRow(const int8_t *from, int64_t stride, int64_t k, To *HWY_RESTRICT to, To rest, const F &f) {
+  if (stride == 1)
+    for (int64_t i = 0; i < k; ++i) to[i] = f(from[i]);
+  else
+    for (int64_t i = 0; i < k; ++i) to[i] = f(from[i * stride]);
+  for (int64_t i = k; i < Padded(k); ++i) to[i] = rest;
+}
+
 // Rows [m0, m1) of A[m, k] as DotPanels takes them; `ld` bytes apart in dst, the whole copy.
 void WidenDot(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, void *dst, int64_t ld) {
   const bool vnni = ::opgraft::simd::vnni();
   for (int64_t r = m0; r < m1; ++r) {
     const int8_t *from = static_cast<const int8_t *>(a.data) + r * a.row_stride;
     char *row = static_cast<char *>(dst) + r * ld;
-    if (vnni) {
-      auto *to = reinterpret_cast<uint8_t *>(row);
-      for (int64_t i = 0; i < k; ++i) to[i] = uint8_t(from[i * a.column_stride] ^ 0x80);
-      for (int64_t i = k; i < Padded(k); ++i) to[i] = 0x80;
-    } else {
-      auto *to = reinterpret_cast<int16_t *>(row);
-      for (int64_t i = 0; i < k; ++i) to[i] = from[i * a.column_stride];
-      for (int64_t i = k; i < Padded(k); ++i) to[i] = 0;
-    }
+    if (vnni)
+      WidenRow(from, a.column_stride, k, reinterpret_cast<uint8_t *>(row), uint8_t(0x80),
+               [](int8_t v) HWY_ATTR { return uint8_t(v ^ 0x80); });
+    else
+      WidenRow(from, a.column_stride, k, reinterpret_cast<int16_t *>(row), int16_t(0),
+               [](int8_t v) HWY_ATTR { return int16_t(v); });
   }
 }
 
