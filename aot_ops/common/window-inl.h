@@ -21,10 +21,17 @@ template <class T> HWY_INLINE void Spread(const T *src, int64_t stride, int64_t 
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
-  if (stride == 1)
+  if (stride == 1 && n >= lanes) {  // the last vector lies over the one before
     for (; i + lanes <= n; i += lanes) hn::StoreU(LoadF32(d, src + i), d, dst + i);
-  if (stride == 2)
+    if (i < n) hn::StoreU(LoadF32(d, src + n - lanes), d, dst + n - lanes);
+    return;
+  }
+  if (stride == 2 && n > lanes) {  // likewise, of odd elements, lest the one behind the last is read
     for (; i + lanes < n; i += lanes) hn::StoreU(EverySecond(d, src + 2 * i), d, dst + i);
+    const T *end = src + 2 * (n - lanes) - 1;
+    hn::StoreU(hn::ConcatOdd(d, LoadF32(d, end + lanes), LoadF32(d, end)), d, dst + n - lanes);
+    return;
+  }
   for (; i < n; ++i) dst[i] = float(src[i * stride]);
 }
 

@@ -49,15 +49,34 @@ template <class T> void FillRow(const Conv &g, const T *x, const Window &w, int6
 // pixel (i, j) then lies ConvOffset(k, l) behind (i - i0) * line + j.
 template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_t i1, int64_t channels, float *dst) {
   const ConvCut &c = g.cut;
-  const int64_t sh = g.h.stride, rows = i1 - i0 + (g.h.span() - 1) / sh;
-  for (int64_t r = 0; r < rows; ++r)
-    for (int64_t p = 0; p < g.row_phases(); ++p)
-      for (int64_t q = 0; q < g.phases(); ++q) {
-        Window w = g.w;  // windows of one element, from column q of the padded row on
-        w.before = g.w.before - q;
-        FillRow(g, x, w, g.h.at(i0, 0) + r * sh + p, c.line, channels,
-                dst + (p * g.phases() + q) * c.plane + r * c.line, c.stride);
-      }
+  const int64_t sh = g.h.stride, rows = i1 - i0 + (g.h.span() - 1) / sh, plane = g.h.in * g.w.in;
+  for (int64_t q = 0; q < g.phases(); ++q) {
+    Window w = g.w;  // windows of one element, from column q of the padded row on
+    w.before = g.w.before - q;
+    int64_t first, last;
+    Inside(w, 0, 0, c.line, &first, &last);
+    // NCHW: channel by channel, as x lies in memory; the same row of the next one is fetched ahead.
+    for (int64_t channel = 0; channel < (g.nhwc ? 1 : channels); ++channel)
+      for (int64_t r = 0; r < rows; ++r)
+        for (int64_t p = 0; p < g.row_phases(); ++p) {
+          float *to = dst + channel * c.stride + (p * g.phases() + q) * c.plane + r * c.line;
+          const int64_t row = g.h.at(i0, 0) + r * sh + p;
+          if (g.nhwc) {
+            FillRow(g, x, w, row, c.line, channels, to, c.stride);
+            continue;
+          }
+          if (row < 0 || row >= g.h.in || first == last) {
+            Zeros(to, c.line);
+            continue;
+          }
+          const T *from = x + channel * plane + row * g.w.in + w.at(first, 0);
+          const int64_t n = last - first, ahead = channel + 1 < channels ? plane : 0;
+          for (int64_t k = 0; q == 0 && k < n * w.stride; k += 64 / int64_t(sizeof(T))) __builtin_prefetch(from + ahead + k);
+          Zeros(to, first);
+          Spread(from, w.stride, n, to + first);
+          Zeros(to + last, c.line - last);
+        }
+  }
 }
 
 HWY_INLINE int64_t ConvOffset(const Conv &g, int64_t k, int64_t l) {
