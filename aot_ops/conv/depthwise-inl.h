@@ -14,45 +14,58 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// One row of y: sums over taps of from[offsets[t] + j], kTaps of them or, 0, `taps`. Reads whole vectors.
-template <class T, int kTaps> HWY_INLINE void SumRow(const Conv &g, int64_t o, const float *from,
-                                                     const int64_t *offsets, const float *weights, int64_t at) {
-  const hn::ScalableTag<float> d;
+// n elements of y from `at` on, at most a vector, of their sums.
+template <class T, class D>
+HWY_INLINE void Put(const Conv &g, D d, hn::Vec<D> sums, hn::Vec<D> scale, hn::Vec<D> shift, int64_t at, int64_t n) {
   const ConvBounds bounds = BoundsOf(g.activation);
-  const auto scale = hn::Set(d, g.scale[o]), shift = hn::Set(d, g.shift[o]);
-  const int64_t taps = kTaps ? kTaps : g.taps(), n = g.w.out;
   T *y = static_cast<T *>(g.y) + at;
   const T *residual = g.residual ? static_cast<const T *>(g.residual) + at : nullptr;
-  int64_t j = 0;
-  for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
-    auto a = hn::Zero(d), b = a;
-#pragma GCC unroll 9
-    for (int64_t t = 0; t < taps; ++t) {
-      const auto w = hn::Set(d, weights[t]);
-      a = hn::MulAdd(w, hn::LoadU(d, from + offsets[t] + j), a);
-      b = hn::MulAdd(w, hn::LoadU(d, from + offsets[t] + j + kLanes), b);
-    }
-    a = hn::MulAdd(a, scale, shift), b = hn::MulAdd(b, scale, shift);
-    if (residual) {
-      a = hn::Add(a, LoadF32(d, residual + j));
-      b = hn::Add(b, LoadF32(d, residual + j + kLanes));
-    }
-    StoreF32(Clamp(d, bounds, a), d, y + j);
-    StoreF32(Clamp(d, bounds, b), d, y + j + kLanes);
+  auto v = hn::MulAdd(sums, scale, shift);
+  if (n >= kLanes) {
+    if (residual) v = hn::Add(v, LoadF32(d, residual));
+    return StoreF32(Clamp(d, bounds, v), d, y);
   }
-  for (; j < n; j += kLanes) {
-    const int64_t some = n - j < kLanes ? n - j : kLanes;
-    auto a = hn::Zero(d);
+  if (residual) v = hn::Add(v, LoadSome(d, residual, n));
+  StoreSome(Clamp(d, bounds, v), d, y, n);
+}
+
+// kRows rows of y: sums over taps of from[offsets[t] + j]. kKernel: 3 x 3, of neighbours, in which case the rows share
+// what they read, 9 taps, or any number. Reads whole vectors.
+enum class DepthwiseKernel { kNeighbours, kNine, kAny };
+template <class T, DepthwiseKernel kKernel, int kRows>
+HWY_INLINE void SumRows(const Conv &g, int64_t o, const float *from, const int64_t *offsets, const float *weights,
+                        int64_t at) {
+  const hn::ScalableTag<float> d;
+  const auto scale = hn::Set(d, g.scale[o]), shift = hn::Set(d, g.shift[o]);
+  const int64_t taps = g.taps(), n = g.w.out, line = g.cut.line;
+  GemmVec w[9], sums[kRows];
+  if constexpr (kKernel != DepthwiseKernel::kAny) {
 #pragma GCC unroll 9
-    for (int64_t t = 0; t < taps; ++t) a = hn::MulAdd(hn::Set(d, weights[t]), hn::LoadU(d, from + offsets[t] + j), a);
-    a = hn::MulAdd(a, scale, shift);
-    if (some == kLanes) {
-      if (residual) a = hn::Add(a, LoadF32(d, residual + j));
-      StoreF32(Clamp(d, bounds, a), d, y + j);
+    for (int t = 0; t < 9; ++t) w[t] = hn::Set(d, weights[t]);
+  }
+  for (int64_t j = 0; j < n; j += kLanes) {
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(d);
+    if constexpr (kKernel == DepthwiseKernel::kNeighbours) {
+#pragma GCC unroll 6
+      for (int k = 0; k < kRows + 2; ++k) {
+#pragma GCC unroll 3
+        for (int l = 0; l < 3; ++l) {
+          const auto v = hn::LoadU(d, from + k * line + l + j);
+#pragma GCC unroll 4
+          for (int r = 0; r < kRows; ++r)
+            if (k >= r && k < r + 3) sums[r] = hn::MulAdd(w[3 * (k - r) + l], v, sums[r]);
+        }
+      }
+    } else if constexpr (kKernel == DepthwiseKernel::kNine) {
+#pragma GCC unroll 9
+      for (int t = 0; t < 9; ++t) sums[0] = hn::MulAdd(w[t], hn::LoadU(d, from + offsets[t] + j), sums[0]);
     } else {
-      if (residual) a = hn::Add(a, LoadSome(d, residual + j, some));
-      StoreSome(Clamp(d, bounds, a), d, y + j, some);
+      for (int64_t t = 0; t < taps; ++t)
+        sums[0] = hn::MulAdd(hn::Set(d, weights[t]), hn::LoadU(d, from + offsets[t] + j), sums[0]);
     }
+#pragma GCC unroll 4
+    for (int r = 0; r < kRows; ++r) Put<T>(g, d, sums[r], scale, shift, at + r * n + j, n - j);
   }
 }
 
@@ -69,11 +82,17 @@ template <class T> void DepthwisePlanes(const Conv &g, int64_t begin, int64_t en
     const T *x = static_cast<const T *>(g.x) + (image * g.channels + o / g.m()) * g.h.in * g.w.in;
     for (int64_t t = 0; t < taps; ++t) weights[t] = float(static_cast<const T *>(g.weight)[o * taps + t]);
     FillPadded(g, x, i0, i1, 1, buffer);
-    for (int64_t i = i0; i < i1; ++i) {
+    using Kernel = DepthwiseKernel;
+    const bool near = g.h.kernel == 3 && g.w.kernel == 3 && offsets[1] == 1 && offsets[2] == 2 && offsets[3] == line &&
+                      offsets[6] == 2 * line;
+    for (int64_t i = i0, rows; i < i1; i += rows) {
       const float *from = buffer + (i - i0) * line;
       const int64_t at = ((image * g.outputs + o) * g.h.out + i) * g.w.out;
-      if (taps == 9) SumRow<T, 9>(g, o, from, offsets, weights, at);
-      else SumRow<T, 0>(g, o, from, offsets, weights, at);
+      rows = near && i1 - i >= 3 ? 3 : 1;
+      if (rows == 3) SumRows<T, Kernel::kNeighbours, 3>(g, o, from, offsets, weights, at);
+      else if (near) SumRows<T, Kernel::kNeighbours, 1>(g, o, from, offsets, weights, at);
+      else if (taps == 9) SumRows<T, Kernel::kNine, 1>(g, o, from, offsets, weights, at);
+      else SumRows<T, Kernel::kAny, 1>(g, o, from, offsets, weights, at);
     }
   }
 }

@@ -84,7 +84,17 @@ def avg_bound_3d(u, x, **attrs):
     return 2.0**-24 * np.prod(attrs["kernel_size"]) * avg_pool_3d(np.abs(x), **attrs)
 
 
-REFERENCE = {"MaxPool": max_pool, "AvgPool": avg_pool, "MaxPool3DWithArgmax": max_pool_3d, "AvgPool3D": avg_pool_3d}
+def padded_max_pool(x, ksize, strides, pads):
+    return max_pool_3d(x[:, :, None], ksize, strides, pads, [1, 1, 1])[0][:, :, 0]
+
+
+REFERENCE = {
+    "PaddedMaxPool": padded_max_pool,
+    "MaxPool": max_pool,
+    "AvgPool": avg_pool,
+    "MaxPool3DWithArgmax": max_pool_3d,
+    "AvgPool3D": avg_pool_3d,
+}
 BOUND = {"AvgPool": avg_bound, "AvgPool3D": avg_bound_3d}
 # Two roundings to the storage type, by the kernel and by the twin, of a mean; the largest element is exact.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
@@ -128,9 +138,23 @@ def case_3d(op, dtype, x, kernel, strides, pad, special=(), **attrs):
     return {"op": op, "inputs": [(dtype, x, *special)], "attrs": attrs, "rtol": rtol, "atol": atol}
 
 
+def padded(dtype, x, ksize, strides, pads, *special):
+    return {"op": "PaddedMaxPool", "inputs": [(dtype, x, *special)], "rtol": 0.0, "atol": 0.0,
+            "attrs": {"ksize": [1, *ksize], "strides": [1, *strides], "pads": [0, *pads]}}  # fmt: skip
+
+
+PADDED = [
+    ((1, 3, 16, 16), [3, 3], [2, 2], [1, 1]),
+    ((2, 2, 13, 71), [4, 3], [1, 1], [2, 1]),
+    ((1, 2, 9, 40), [2, 5], [3, 4], [1, 2]),
+    ((1, 1, 1, 1), [3, 3], [1, 1], [1, 1]),
+    ((0, 2, 4, 4), [2, 2], [2, 2], [0, 1]),
+]
 OPS = ("MaxPool", "AvgPool")
 CASES = (
-    [case_3d("MaxPool3DWithArgmax", t, *s, ceil_mode=c) for t in TOLERANCE for s in SIZES_3D for c in (False, True)]
+    [padded(t, *s) for t in TOLERANCE for s in PADDED]
+    + [padded("float32", (1, 1, 5, 40), [3, 3], [2, 2], [1, 1], "special")]
+    + [case_3d("MaxPool3DWithArgmax", t, *s, ceil_mode=c) for t in TOLERANCE for s in SIZES_3D for c in (False, True)]
     + [case_3d("MaxPool3DWithArgmax", "float32", *SIZES_3D[0], dilation=[1, 2, 3], ceil_mode=c) for c in (False, True)]
     + [case_3d("MaxPool3DWithArgmax", "float32", (1, 1, 1, 1, 40), [1, 1, 1], [1, 1, 1], [0] * 6, ("special",))]
     + [
@@ -158,7 +182,16 @@ def refused(error, x=X, **attrs):
 
 
 REFUSED = (
-    refused(r"x must have 4 dimensions \(N, C, H, W\), got shape \(2, 4, 4\)", ("float32", (2, 4, 4)))
+    [
+        {"op": "PaddedMaxPool", "inputs": [("float32", (1, 2, 8, 8))], "attrs": attrs, "error": error}
+        for attrs, error in [
+            ({"ksize": [2, 2, 2]}, r"PaddedMaxPool: ksize must be 3 numbers, the first of them 1, .*, got \(2, 2, 2\)"),
+            ({"pads": [0, 1]}, r"pads must be 3 numbers, the first of them 0, the others at least that, got \(0, 1\)"),
+            ({"pads": [0, 1, 1]}, "the padding of both sides must be at most the window of 1, got 2"),
+            ({"ksize": [1, 9, 1]}, "x's height with its padding must hold the window of 9, got 8"),
+        ]
+    ]
+    + refused(r"x must have 4 dimensions \(N, C, H, W\), got shape \(2, 4, 4\)", ("float32", (2, 4, 4)))
     + refused("x.dtype must be one of float32, float16, bfloat16, got int32", ("int32", (1, 2, 4, 4)))
     + refused("pad_mode must be one of valid, same, got 'pad'", pad_mode="PAD")
     + refused(r"kernel_size must be 1, 2 or 4 positive numbers, .*, got \(0, 2\)", kernel_size=[0, 2])

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <vector>
 
 #include "aot_ops/common/window.h"
 
@@ -30,8 +31,8 @@ struct Pool {
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// a, or b where it is larger or a is no NaN and b is.
-template <class V> HWY_INLINE V Larger(V a, V b) { return hn::IfThenElse(hn::Or(hn::Gt(b, a), hn::IsNaN(b)), b, a); }
+// a, or b where it is larger or a NaN. The instruction gives its second operand where one is a NaN.
+template <class D, class V> HWY_INLINE V Larger(D, V a, V b) { return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b)); }
 
 // One window; first, last: of its rows and columns.
 template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, int64_t rows[2]) {
@@ -47,45 +48,76 @@ template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, in
   return g.mean ? sum / float((rows[1] - rows[0]) * (last - first)) : most;
 }
 
-// Rows [begin, end) of (plane, row of y).
-template <class T> void PoolRows(const Pool &g, int64_t begin, int64_t end) {
+// dst = the largest, or the sum, of n columns over rows of x.
+template <bool kMean, class T> HWY_INLINE void Down(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  HWY_ALIGN float gathered[hn::MaxLanes(d)];
-  // Windows of these columns lie wholly within a row of x.
-  const int64_t inner0 = std::min(g.w.out, (g.w.before + g.w.stride - 1) / g.w.stride);
-  const int64_t room = g.w.in + g.w.before - g.w.kernel;
-  const int64_t inner1 = room < 0 ? inner0 : std::clamp(room / g.w.stride + 1, inner0, g.w.out);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const bool whole = n - i >= lanes;
+    const size_t some = size_t(whole ? lanes : n - i);
+    auto v = whole ? LoadF32(d, x + i) : LoadF32N(d, x + i, some);
+    for (int64_t k = 1; k < rows; ++k) {
+      const auto e = whole ? LoadF32(d, x + k * ld + i) : LoadF32N(d, x + k * ld + i, some);
+      v = kMean ? hn::Add(v, e) : Larger(d, v, e);
+    }
+    hn::StoreU(v, d, dst + i);  // behind n there is room
+  }
+}
+
+// y = the same along the line. counts: by window, of a mean.
+template <bool kMean, class T>
+HWY_INLINE void Along(const Pool &g, const float *line, const float *counts, float rows, T *y) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), kernel = g.w.kernel;
+  HWY_ALIGN float gathered[hn::MaxLanes(d)] = {};
+  for (int64_t j = 0; j < g.w.out; j += lanes) {
+    auto at = [&](int64_t l) HWY_ATTR {
+      const float *from = line + g.w.stride * j + l;
+      if (g.w.stride == 1) return hn::LoadU(d, from);
+      if (g.w.stride == 2) return EverySecond(d, from);
+      Spread(from, g.w.stride, std::min(lanes, g.w.out - j), gathered);
+      return hn::Load(d, gathered);
+    };
+    auto v = at(0);
+    for (int64_t l = 1; l < kernel; ++l) v = kMean ? hn::Add(v, at(l)) : Larger(d, v, at(l));
+    if (kMean) v = hn::Div(v, hn::Mul(hn::Set(d, rows), hn::LoadU(d, counts + j)));
+    if (g.w.out - j >= lanes) StoreF32(v, d, y + j);
+    else StoreF32N(v, d, y + j, size_t(g.w.out - j));
+  }
+}
+
+// Rows [begin, end) of (plane, row of y): first down the columns into a line with its padding, then along it.
+template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t begin, int64_t end) {
+  const int64_t lanes = int64_t(hn::Lanes(hn::ScalableTag<float>()));
+  const int64_t length = (g.w.out - 1) * g.w.stride + g.w.kernel;
+  const int64_t inside = std::min(g.w.in, length - g.w.before);
+  // What is read behind the last window belongs to lanes that are not stored.
+  std::vector<float> line(size_t(length + 4 * lanes), kMean ? 0.0f : -HUGE_VALF), counts(size_t(g.w.out + lanes), 1.0f);
+  for (int64_t j = 0; j < g.w.out; ++j) {
+    int64_t first, last;
+    elements_in(g.w, j, &first, &last);
+    counts[size_t(j)] = float(last - first);
+  }
   for (int64_t u = begin; u < end; ++u) {
     const int64_t i = u % g.h.out;
-    const T *x = static_cast<const T *>(g.x) + u / g.h.out * g.h.in * g.w.in;
-    T *y = static_cast<T *>(g.y) + u * g.w.out;
+    int64_t first, last;
+    elements_in(g.h, i, &first, &last);
+    const T *x = static_cast<const T *>(g.x) + (u / g.h.out * g.h.in + g.h.at(i, first)) * g.w.in;
+    Down<kMean>(x, g.w.in, last - first, inside, line.data() + g.w.before);
+    for (int64_t k = g.w.before + inside; k < length; ++k) line[size_t(k)] = kMean ? 0.0f : -HUGE_VALF;
+    Along<kMean>(g, line.data(), counts.data(), float(last - first), static_cast<T *>(g.y) + u * g.w.out);
+  }
+}
+
+template <class T> void PoolRows(const Pool &g, int64_t begin, int64_t end) {
+  // A window, and its steps, may be far wider than x: the line would be next to nothing but padding.
+  if ((g.w.out - 1) * g.w.stride + g.w.kernel <= 2 * g.w.in + 4096)
+    return g.mean ? Separable<true, T>(g, begin, end) : Separable<false, T>(g, begin, end);
+  for (int64_t u = begin; u < end; ++u) {
     int64_t rows[2];
-    elements_in(g.h, i, rows, rows + 1);
-    int64_t j = 0;
-    for (; j < inner0; ++j) y[j] = T(One(g, x, i, j, rows));
-    const auto count = hn::Set(d, float((rows[1] - rows[0]) * g.w.kernel));
-    for (; j < inner1 && inner1 - inner0 >= lanes; j += lanes) {
-      j = std::min(j, inner1 - lanes);  // the last vector lies over the one before
-      auto v = hn::Set(d, g.mean ? 0.0f : -HUGE_VALF);
-      const bool second = g.w.stride == 2 && g.w.at(j, g.w.kernel - 1) + 2 * lanes <= g.w.in;
-      for (int64_t k = rows[0]; k < rows[1]; ++k)
-        for (int64_t l = 0; l < g.w.kernel; ++l) {
-          const T *from = x + g.h.at(i, k) * g.w.in + g.w.at(j, l);
-          auto e = v;
-          if (g.w.stride == 1) {
-            e = LoadF32(d, from);
-          } else if (second) {
-            e = EverySecond(d, from);
-          } else {
-            Spread(from, g.w.stride, lanes, gathered);
-            e = hn::Load(d, gathered);
-          }
-          v = g.mean ? hn::Add(v, e) : Larger(v, e);
-        }
-      StoreF32(g.mean ? hn::Div(v, count) : v, d, y + j);
-    }
-    for (; j < g.w.out; ++j) y[j] = T(One(g, x, i, j, rows));
+    elements_in(g.h, u % g.h.out, rows, rows + 1);
+    const T *x = static_cast<const T *>(g.x) + u / g.h.out * g.h.in * g.w.in;
+    for (int64_t j = 0; j < g.w.out; ++j) static_cast<T *>(g.y)[u * g.w.out + j] = T(One(g, x, u % g.h.out, j, rows));
   }
 }
 
@@ -98,42 +130,67 @@ OPGRAFT_SIMD_FLOATS(PoolRows)
 
 namespace {
 
-Window window(const Arguments &c, int axis) {
-  return {c.input(0).dim(2 + axis),
-          0,
-          window_pair(c, "kernel_size", {1})[axis],
-          window_pair(c, "strides", {1})[axis],
-          1,
-          0};
+enum Kind { kMax, kMean, kPaddedMax };
+
+// Numbers of PaddedMaxPool, depth first.
+int64_t padded_number(const Arguments &c, const char *name, int64_t least, int axis) {
+  const auto v = c.attr_ints(name, std::vector<int64_t>(3, least));
+  bool ok = v.size() == 3;
+  for (int64_t i : v) ok = ok && i >= least && i < int64_t(1) << 31;
+  c.check(ok && v[0] == least, std::string(name) + " must be 3 numbers, the first of them " + std::to_string(least) +
+                                   ", the others at least that, got " + to_string(std::span<const int64_t>(v)));
+  return v[size_t(axis) + 1];
 }
 
-void Infer(InferContext &c) {
+template <Kind kind> std::string mode_of(const Arguments &c) {
+  return kind == kPaddedMax ? "pad" : window_mode(c, {"valid", "same"});
+}
+// Height or width, and its padding on both sides.
+template <Kind kind> Window window(const Arguments &c, int axis, int64_t *pad) {
+  const int64_t in = c.input(0).dim(2 + axis);
+  *pad = 0;
+  if (kind != kPaddedMax)
+    return {in, 0, window_pair(c, "kernel_size", {1})[axis], window_pair(c, "strides", {1})[axis], 1, 0};
+  const Window w{in, 0, padded_number(c, "ksize", 1, axis), padded_number(c, "strides", 1, axis), 1, 0};
+  *pad = padded_number(c, "pads", 0, axis);
+  c.check(2 * *pad <= w.kernel, "the padding of both sides must be at most the window of " + std::to_string(w.kernel) +
+                                    ", got " + std::to_string(2 * *pad));
+  return w;
+}
+
+template <Kind kind> void Infer(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   check_nchw(c);
-  const std::string mode = window_mode(c, {"valid", "same"});
-  c.output(c.input(0).dtype(),
-           Shape{c.input(0).dim(0), c.input(0).dim(1), window_dim(c, window(c, 0), mode, 0, 0, "height"),
-                 window_dim(c, window(c, 1), mode, 0, 0, "width")});
+  Shape y{c.input(0).dim(0), c.input(0).dim(1), 0, 0};
+  for (int axis = 0; axis < 2; ++axis) {
+    int64_t pad;
+    const Window w = window<kind>(c, axis, &pad);
+    y[size_t(2 + axis)] = window_dim(c, w, mode_of<kind>(c), pad, pad, axis ? "width" : "height");
+  }
+  c.output(c.input(0).dtype(), y);
 }
 
-template <bool mean> Pool problem(const Context &c) {
-  Pool g{c.input(0).raw(), c.output(0).raw(), c.input(0).dim(0) * c.input(0).dim(1), window(c, 0), window(c, 1), mean};
-  const std::string mode = window_mode(c, {"valid", "same"});
-  fit_window(g.h, mode, 0, 0);
-  fit_window(g.w, mode, 0, 0);
+template <Kind kind> Pool problem(const Context &c) {
+  Pool g{c.input(0).raw(), c.output(0).raw(), c.input(0).dim(0) * c.input(0).dim(1), {}, {}, kind == kMean};
+  for (int axis = 0; axis < 2; ++axis) {
+    int64_t pad;
+    Window &w = axis ? g.w : g.h;
+    w = window<kind>(c, axis, &pad);
+    fit_window(w, mode_of<kind>(c), pad, pad);
+  }
   return g;
 }
 
-template <bool mean> void Kernel(Context &c) {
-  const Pool g = problem<mean>(c);
+template <Kind kind> void Kernel(Context &c) {
+  const Pool g = problem<kind>(c);
   const auto rows = PoolRows_simd(c.input(0).dtype());
   const int64_t work = g.w.out * g.h.kernel * g.w.kernel;
   c.parallel_for(g.planes * g.h.out, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, work)),
                  [&](int64_t begin, int64_t end) { rows(g, begin, end); });
 }
 
-template <bool mean> void Reference(Context &c) {
-  const Pool g = problem<mean>(c);
+template <Kind kind> void Reference(Context &c) {
+  const Pool g = problem<kind>(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t at = 0; at < c.output(0).size(); ++at) {
@@ -149,7 +206,7 @@ template <bool mean> void Reference(Context &c) {
           most = v > most || v != v ? v : most;
           ++n;
         }
-      static_cast<T *>(g.y)[at] = T(float(mean ? sum / double(n) : most));
+      static_cast<T *>(g.y)[at] = T(float(g.mean ? sum / double(n) : most));
     }
   });
 }
@@ -158,6 +215,9 @@ template <bool mean> void Reference(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(MaxPool, .inputs = 1, .infer = Infer, .kernel = Kernel<false>, .reference = Reference<false>)
-OPGRAFT_OP(AvgPool, .inputs = 1, .infer = Infer, .kernel = Kernel<true>, .reference = Reference<true>)
+#define OPGRAFT_POOL(Name, kind) \
+  OPGRAFT_OP(Name, .inputs = 1, .infer = Infer<kind>, .kernel = Kernel<kind>, .reference = Reference<kind>)
+OPGRAFT_POOL(MaxPool, kMax)
+OPGRAFT_POOL(AvgPool, kMean)
+OPGRAFT_POOL(PaddedMaxPool, kPaddedMax)
 #endif
