@@ -40,8 +40,9 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
     n = std::min(b.count - q, step * kLanes);
     t.x = x + q;
     const int64_t at = q % b.line;
-    // Wholly within a line: results go straight from registers.
-    const bool straight = kFloat && n % kLanes == 0 && at + n <= b.wide;
+    // Wholly within a line, and as many vectors as a tile has: results go straight from registers.
+    const bool filled = n == kLanes || n == 2 * kLanes || n == 4 * kLanes;
+    const bool straight = kFloat && filled && at + n <= b.wide;
     for (int64_t p = p0; p < p1; ++p) {
       const int64_t end = std::min(m, (p + 1) * kPanel);
       for (int64_t row = p * kPanel, rows; row < end; row += rows) {
