@@ -3,12 +3,13 @@
 //   even      as many items to every part: right when items cost the same
 //   greedy    largest first, each to the least loaded part: at most 4/3 - 1/(3 parts) of the optimum (Graham 1969,
 //             "Bounds on multiprocessing timing anomalies")
-//   adaptive  chunks of consecutive items that shrink towards the end, taken by whoever is free: guided
-//             self-scheduling (Polychronopoulos and Kuck 1987), but by work, not by count; it needs no sort, keeps
-//             neighbours together, and bears a core that is slow or taken away
+//   adaptive  chunks of consecutive items that shrink (guided self-scheduling, Polychronopoulos and Kuck 1987, but by
+//             work, not by count), the largest first, taken by whoever is free: neighbours stay together, and a core
+//             that is slow or taken away costs its share and no more
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <numeric>
 #include <queue>
@@ -62,24 +63,42 @@ inline Parts greedy(std::span<const double> work, int64_t parts) {
   return result;
 }
 
-// Ends of the chunks, the last is the number of items. work(i): what the items before i cost together; it ascends from
-// work(0) = 0. Each chunk is a share of what is left, 1 of 2 `workers`, but at least `least` work and one item.
+// Items [begin, end).
+struct Chunk {
+  int64_t begin, end;
+};
+
+// before(i): what the items before i cost together; it ascends from before(0) = 0. A chunk is a share of what is left,
+// 1 of 2 `workers`, but at least `least` work and one item.
 template <class WorkBefore>
-std::vector<int64_t> adaptive(int64_t items, int64_t workers, double least, const WorkBefore &work) {
-  std::vector<int64_t> ends;
-  const double total = items ? double(work(items)) : 0.0;
+std::vector<Chunk> adaptive(int64_t items, int64_t workers, double least, const WorkBefore &before) {
+  std::vector<Chunk> chunks;
+  const double total = items ? double(before(items)) : 0.0;
   for (int64_t i = 0; i < items;) {
-    const double done = double(work(i)), upto = done + std::max(least, (total - done) / double(2 * workers));
-    // The last item at which the chunk is not yet larger than it may be.
+    const double done = double(before(i)), upto = done + std::max(least, (total - done) / double(2 * workers));
+    // The last end at which the chunk is not yet larger than it may be.
     int64_t low = i + 1, high = items;
     while (low < high) {
       const int64_t middle = low + (high - low + 1) / 2;
-      if (double(work(middle)) <= upto) low = middle;
+      if (double(before(middle)) <= upto) low = middle;
       else high = middle - 1;
     }
-    ends.push_back(i = low);
+    chunks.push_back({i, low});
+    i = low;
   }
-  return ends;
+  auto work = [&](const Chunk &c) { return double(before(c.end)) - double(before(c.begin)); };
+  std::stable_sort(chunks.begin(), chunks.end(), [&](auto &a, auto &b) { return work(a) > work(b); });
+  return chunks;
+}
+
+// Runs body(begin, end, worker) for every chunk on the threads of the call; each takes the next one when it is free.
+// (parallel_for alone would hand out several neighbours of the list at a time, the largest ones together.)
+template <class Context, class Body> void run(Context &c, const std::vector<Chunk> &chunks, const Body &body) {
+  std::atomic<size_t> next{0};
+  c.parallel_for(std::min<int64_t>(c.threads(), int64_t(chunks.size())), 1, [&](int64_t, int64_t, int worker) {
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();)
+      body(chunks[i].begin, chunks[i].end, worker);
+  });
 }
 
 }  // namespace opgraft::partition

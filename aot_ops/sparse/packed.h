@@ -41,6 +41,7 @@ struct Packed {
   Strategy strategy;
   int32_t block, blocks;                         // columns of a block, blocks
   int64_t rows, columns, nonzeros, tasks, size;  // size: bytes of the blob
+  double skew;                                   // work of the largest task, in that of the mean one
   const void *made_of[2];  // what the blob was made of beside its own input: other constants, by address
   int64_t task_begin, task_rows, group_begin, groups, steps;
   template <class T> const T *at(int64_t offset) const {
@@ -142,6 +143,11 @@ class Packer {
       return at;
     };
     const partition::Parts tasks = partition::greedy(work_, tasks_);
+    for (int64_t t = 0; t < tasks_; ++t) {
+      double load = 0;
+      for (int64_t q : tasks[t]) load += work_[size_t(q)];
+      p.skew = std::max(p.skew, cost_ == 0 ? 1.0 : load * double(tasks_) / cost_);
+    }
     p.task_begin = room(8 * (tasks_ + 1));
     p.task_rows = room(4 * m_.rows);
     p.group_begin = room(8 * (tasks_ * blocks_ + 1));

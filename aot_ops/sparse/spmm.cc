@@ -87,9 +87,11 @@ void multiply(Context &c, const Product &p, const Packed &s) {
                        finite.store(false, std::memory_order_relaxed);
                    }
                  });
-  // Units: a task and as many strips as keep its sums in L2; fewer where there are too few units for the threads.
+  // Units: a task and as many strips as keep its sums in L2; fewer where units are too few, or one of them too large,
+  // for the threads.
   int64_t at_once = std::min<int64_t>(4, l.strips.count);
-  while (at_once > 1 && s.tasks * ((l.strips.count + at_once - 1) / at_once) < 3 * threads) at_once = (at_once + 1) / 2;
+  const auto count = [&] { return double(s.tasks * ((l.strips.count + at_once - 1) / at_once)) / s.skew; };
+  while (at_once > 1 && count() < 3.0 * double(threads)) at_once = (at_once + 1) / 2;
   const int64_t parts = (l.strips.count + at_once - 1) / at_once, units = s.tasks * parts;
   const double steps = double(s.nonzeros) / kGroupRows / double(s.tasks) * double(at_once);
   const auto groups = Groups_simd();
@@ -172,10 +174,10 @@ template <class I> void multiply(Context &c, const Product &p, const CsrView<I> 
   // Chunks of rows of about the same work, 16 µs at least: an entry costs its row of D, a row its result.
   const auto before = [&](int64_t r) { return double(s.begin[r]) + 2.0 * double(r); };
   const double least = 16 * 12000.0 / double(p.columns + 16);
-  const std::vector<int64_t> ends = partition::adaptive(p.rows, threads, least, before);
-  c.parallel_for(int64_t(ends.size()), 1, [&](int64_t from, int64_t to, int worker) {
+  const auto chunks = partition::adaptive(p.rows, threads, least, before);
+  partition::run(c, chunks, [&](int64_t from, int64_t to, int worker) {
     float *y = sums.get() + worker * width;
-    for (int64_t r = from ? ends[size_t(from) - 1] : 0; r < ends[size_t(to) - 1]; ++r) {
+    for (int64_t r = from; r < to; ++r) {
       const int64_t first = int64_t(s.begin[r]), entries = int64_t(s.begin[r + 1]) - first;
       row(s.columns + first, sizeof(I) == 8, static_cast<const char *>(s.values) + first * element, entries, d.row(0),
           d.stride(), p.columns, y);
