@@ -4,8 +4,8 @@ The cuts of aot_ops/common/partition.h, simulated by bench/partition.cc: even (a
 (largest first), adaptive (shrinking chunks, taken by whoever is free), and strips (greedy, every row in four items by
 the dense operand's columns, as the packed kernel cuts where rows do not balance); limit is what no cut by rows can
 exceed. Rows are by Zipf's law, and those of MiniLM's weights pruned by magnitude: the smallest of all its linear layers
-are set to 0, whatever layer they lie in, so that rows keep very different numbers. Exits with 1 where greedy or adaptive
-use less of the cores on Zipf's rows than they must, or the better of greedy and strips on MiniLM's.
+are set to 0, whatever layer they lie in, so that rows keep very different numbers. Exits with 1 where greedy or
+adaptive use less of the cores on Zipf's rows than they must, or the better of greedy and strips on MiniLM's.
 """
 
 import argparse

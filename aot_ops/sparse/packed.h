@@ -114,20 +114,16 @@ class Packer {
   }
 
   void write(void *blob) const {
-    Packed p{strategy_,
-             block_,
-             int32_t(blocks_),
-             m_.rows,
-             m_.columns_count,
-             m_.nonzeros(),
-             tasks_,
-             int64_t(bytes()),
-             {},
-             0,
-             0,
-             0,
-             0,
-             0};
+    Packed p{};
+    p.strategy = strategy_;
+    p.block = block_;
+    p.blocks = int32_t(blocks_);
+    p.rows = m_.rows;
+    p.columns = m_.columns_count;
+    p.nonzeros = m_.nonzeros();
+    p.tasks = tasks_;
+    p.size = int64_t(bytes());
+    p.skew = 1.0;
     if (strategy_ == kSparse) write_groups(p, static_cast<char *>(blob));
     std::memcpy(blob, &p, sizeof p);
   }
