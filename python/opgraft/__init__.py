@@ -25,10 +25,12 @@ from .tensor import Parameter, Tensor, dim, from_dlpack
 from . import ops, operators, nn, rewrite  # noqa: F401  isort: skip
 from .checkpoint import load_checkpoint, load_param_into_net, save_checkpoint
 from .serialization import export, load
+from .sparse import COOTensor, CSRTensor
 
 load_op = _core.load
 set_whitelist = _core.set_whitelist
 pin = _core.pin
-__all__ = ["GRAPH_MODE", "PYNATIVE_MODE", "Parameter", "Tensor", "__version__", "dim", "examine", "export",
-           "from_dlpack", "get_context", "jit", "load", "load_checkpoint", "load_op", "load_param_into_net",
-           "nn", "ops", "pin", "rewrite", "save_checkpoint", "set_context", "set_device", "set_whitelist"]  # fmt: skip
+__all__ = ["COOTensor", "CSRTensor", "GRAPH_MODE", "PYNATIVE_MODE", "Parameter", "Tensor", "__version__", "dim",
+           "examine", "export", "from_dlpack", "get_context", "jit", "load", "load_checkpoint", "load_op",
+           "load_param_into_net", "nn", "ops", "pin", "rewrite", "save_checkpoint", "set_context", "set_device",
+           "set_whitelist"]  # fmt: skip

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from . import dtype as dt
 from . import norms as _norms
 from . import rotary as _rotary
+from . import sparse as _sparse
 from . import windows as _windows
 from .custom import Custom, CustomRegOp, DataType
 from .primitive import pair as _pair
@@ -273,7 +274,8 @@ where = select
 __all__.append("where")
 rotary_position_embedding, stack, cached_attention = (
     _rotary.rotary_position_embedding, _rotary.stack, _rotary.cached_attention)  # fmt: skip
-__all__ += ["cached_attention", "rotary_position_embedding", "stack"]
+sparse_matmul = _sparse.sparse_matmul
+__all__ += ["cached_attention", "rotary_position_embedding", "sparse_matmul", "stack"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
 avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
@@ -357,6 +359,7 @@ for _name, _f, *_arguments in [
     ("Neg", neg),
     ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest),
     ("Split", _split, "axis", "output_num"),
+    ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)
     __all__.append(_name)

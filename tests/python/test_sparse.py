@@ -175,3 +175,53 @@ def test_huge_stated_shapes_take_no_memory():
         _core.resolve("SparseTensorDenseMatmulGrad"), [at, values, d, np.zeros((2**40, 0), np.float32)], {}
     )
     np.testing.assert_array_equal(grads[1], [0.0])
+
+
+def test_matrices_by_mindspores_names():
+    rng = np.random.default_rng(7)
+    s = np.where(pattern("30 %", 20, 30), rng.standard_normal((20, 30)), 0).astype(np.float32)
+    d = rng.standard_normal((30, 9)).astype(np.float32)
+    a = opgraft.CSRTensor(*csr(s), (20, 30))
+    assert (a.shape, a.dtype, a.size, a.ndim) == ((20, 30), np.float32, np.count_nonzero(s), 2)
+    np.testing.assert_array_equal(a.to_dense().asnumpy(), s)
+    close(a.mm(Tensor(d)).asnumpy(), *exact(s, d), 2.0**-24)
+    close(a.mv(Tensor(d[:, :1])).asnumpy(), *exact(s, d[:, :1]), 2.0**-24)
+    order = rng.permutation(a.size)
+    b = opgraft.COOTensor(np.argwhere(s)[order], s[s != 0][order], (20, 30))
+    np.testing.assert_array_equal(b.to_dense().asnumpy(), s)
+    np.testing.assert_array_equal(b.to_csr().to_dense().asnumpy(), s)
+    got = ops.SparseTensorDenseMatmul(adjoint_st=True)(*b.to_tuple(), Tensor(d[:20]))
+    close(got.asnumpy(), *exact(s.T, d[:20]), 2.0**-24)
+    with pytest.raises(ValueError, match=r"CSRTensor: shape must be two sizes, got \(20,\)"):
+        opgraft.CSRTensor(*csr(s), (20,))
+    with pytest.raises(ValueError, match=r"CSRTensor.mv: dense_vector.shape must be \(30, 1\), got \(30, 9\)"):
+        a.mv(Tensor(d))
+    with pytest.raises(TypeError, match="COOTensor: indices.dtype must be int32 or int64, got float32"):
+        opgraft.COOTensor(np.zeros((1, 2), np.float32), np.ones(1, np.float32), (2, 2))
+
+
+def test_a_rule_grafts_pruned_layers():
+    """MatMul gives way to SparseMatMul by a rule of the user's; the packed form of a full weight is the dense one."""
+    rng = np.random.default_rng(8)
+    pruned = np.where(pattern("5 %", 256, 512), rng.standard_normal((256, 512)), 0).astype(np.float32)
+
+    class Layers(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Dense(512, 256, has_bias=False), nn.Dense(256, 64, has_bias=False)
+            self.first.weight.set_data(Tensor(pruned))
+
+        def construct(self, x):
+            return self.second(ops.relu(self.first(x)))
+
+    net = Layers()
+    x = Tensor(rng.standard_normal((32, 512)).astype(np.float32))
+    before = net(x).asnumpy()
+    report = opgraft.rewrite.substitute(
+        net,
+        lambda x, w: ops.MatMul(transpose_b=True)(x, w),
+        lambda x, w: ops.sparse_matmul(x, w, transpose_b=True),
+        prove=[[x]],
+    )
+    assert len(report.swapped) == 2 and not report.left, report
+    np.testing.assert_allclose(net(x).asnumpy(), before, rtol=1e-4, atol=1e-4)  # two orders of summation, as in proofs
