@@ -163,8 +163,18 @@ class Inferred {
   int64_t dims_[kMost][OPGRAFT_MAX_RANK];
 };
 
-inline const InputInfo &input_info(const OpInfo &info, size_t i) {
-  return info.inputs[std::min(i, size_t(info.n_inputs - 1))];
+// What op.yaml says of the inputs of a call: those of values that are attributes are not among them, wherever they
+// stand. The last is that of all further ones.
+inline std::vector<const InputInfo *> given_inputs(const OpInfo &info, const Attributes &attrs) {
+  Arguments a = attrs.view(info);
+  std::vector<const InputInfo *> given;
+  for (int i = 0; i < info.n_inputs; ++i)
+    if (!(info.inputs[i].value && a.has_attr(info.inputs[i].name))) given.push_back(&info.inputs[i]);
+  if (given.empty() && info.n_inputs > 0) given.push_back(&info.inputs[info.n_inputs - 1]);
+  return given;
+}
+inline const InputInfo &input_info(const std::vector<const InputInfo *> &given, size_t i) {
+  return *given[std::min(i, given.size() - 1)];
 }
 
 // Inputs where nothing tells their number: the attribute n_inputs, else those that must be there, less
@@ -204,6 +214,7 @@ inline std::vector<Shape> infer_shapes(const OpSpec &spec, const OpInfo &info, i
                                        void *extra) {
   Attributes attrs(info, extra);
   const int n = input_count(info, attrs);
+  const auto given = given_inputs(info, attrs);
   std::vector<opgraft_tensor> in;
   for (int i = 0; i < n; ++i) {
     if (ndims[i] == 1 && shapes[i][0] == -2)  // unknown rank
@@ -214,7 +225,7 @@ inline std::vector<Shape> infer_shapes(const OpSpec &spec, const OpInfo &info, i
   std::vector<int> choice(size_t(info.n_inputs), 0);
   auto put = [&] {
     for (size_t i = 0; i < in.size(); ++i) {
-      auto &t = input_info(info, i);
+      auto &t = input_info(given, i);
       in[i].dtype = t.dtypes[choice[size_t(t.variable)]];
     }
   };
@@ -242,14 +253,15 @@ inline std::vector<Shape> infer_shapes(const OpSpec &spec, const OpInfo &info, i
 inline std::vector<int32_t> infer_types(const OpSpec &spec, const OpInfo &info, const std::vector<int32_t> &types,
                                         void *extra) {
   Attributes attrs(info, extra);
+  const auto given = given_inputs(info, attrs);
   static constexpr int64_t kUnknown[OPGRAFT_MAX_RANK] = {-1, -1, -1, -1, -1, -1, -1, -1};
   static constexpr int64_t kLengths[OPGRAFT_MAX_RANK + 1] = {0, 1, 2, 3, 4, 5, 6, 7, 8};
   std::vector<opgraft_tensor> in(types.size());
   std::vector<int> rank(types.size(), 2);
   auto put = [&] {  // values of so many entries, tensors of so many dimensions
     for (size_t i = 0; i < in.size(); ++i)
-      in[i] = input_info(info, i).value ? tensor(nullptr, 1, &kLengths[rank[i]], types[i])
-                                        : tensor(nullptr, rank[i], kUnknown, types[i]);
+      in[i] = input_info(given, i).value ? tensor(nullptr, 1, &kLengths[rank[i]], types[i])
+                                         : tensor(nullptr, rank[i], kUnknown, types[i]);
   };
   put();
   // First all inputs of one rank; then tensors of one rank with vectors beside them, where there are more inputs than
