@@ -113,7 +113,7 @@ namespace {
 
 constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare; }
 constexpr int64_t grain(UnaryOp op) {
-  return takes_integers(op) || op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 ? 8192 : 2048;
+  return takes_integers(op) || op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 ? 16384 : 8192;
 }
 
 // GeLU's attribute `approximate` chooses between the two formulas.

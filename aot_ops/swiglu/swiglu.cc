@@ -74,7 +74,7 @@ OPGRAFT_SIMD_FLOATS(InterleavedGrad)
 
 namespace {
 
-constexpr int64_t kGrain = 32768;  // elements: about 10 µs of work with AVX2
+constexpr int64_t kGrain = 16384;  // elements: 2 to 4 µs of work, above the cost of a hand-over
 
 double silu(double gate) { return gate / (1 + std::exp(-gate)); }
 // SiLU'(gate); 0 and 1 at -inf and inf.
