@@ -54,6 +54,8 @@ CALLS = {  # with the arguments that a reader of MindSpore's documentation gives
     "flatten": lambda m: m.ops.flatten(m.Tensor(A), start_dim=0, end_dim=1),
     "Squeeze": lambda m: m.ops.Squeeze(0)(m.Tensor(A[:1])),
     "Concat": lambda m: m.ops.Concat(1)((m.Tensor(A), m.Tensor(A))),
+    "Stack": lambda m: m.ops.Stack(-1)((m.Tensor(A), m.Tensor(A))),
+    "stack": lambda m: m.ops.stack((m.Tensor(A), m.Tensor(A)), 1),
     "MatMul": lambda m: m.ops.MatMul(False, True)(m.Tensor(A[0]), m.Tensor(A[1])),
     "avg_pool2d": lambda m: m.ops.avg_pool2d(m.Tensor(A[None]), 2, 2, 1, True, False),
     "Dense": lambda m: m.nn.Dense(4, 2, "ones", 0.5, True, "relu")(m.Tensor(A)),
