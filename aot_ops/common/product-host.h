@@ -32,13 +32,15 @@ inline ProductKernels product_kernels(int32_t dtype) {
 struct Tiles {
   int64_t rows, panels, kc;
 };
-// Chosen for every plan's sizes and this machine's caches: a block of A and two pieces of panels take half of L2.
+// Chosen for every call's sizes and this machine's caches: a block of A and two pieces of panels take half of L2; where
+// a step of a panel is one line (AVX2), a piece takes two thirds of L1, as few instructions hide L2's latency there.
 inline Tiles choose_tiles(int64_t m, int64_t n, int64_t k, int64_t tile, int64_t panel, int64_t element, int threads,
-                          int64_t l2 = caches().l2) {
+                          const Caches &cache = caches()) {
   const int64_t most = kBlockRows / tile * tile, blocks = (m + most - 1) / most;
   Tiles t{((m + blocks - 1) / blocks + tile - 1) / tile * tile, 1, k};
   if (m <= tile) return t;  // every step of a panel is used once
-  const int64_t steps = std::max<int64_t>(l2 / 2 / (4 * t.rows + 2 * element * panel), 64);
+  int64_t steps = std::max<int64_t>(cache.l2 / 2 / (4 * t.rows + 2 * element * panel), 64);
+  if (element * panel <= 64) steps = std::min(steps, std::max<int64_t>(cache.l1 * 2 / 3 / (element * panel), 64));
   if (k <= steps) return t;
   const int64_t pieces = (k + steps - 1) / steps;
   t.kc = ((k + pieces - 1) / pieces + 7) / 8 * 8;
