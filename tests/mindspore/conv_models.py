@@ -1,7 +1,7 @@
 """Convolutional networks as a MindSpore user writes them."""
 
 import numpy as np
-from mindspore import Tensor, nn
+from mindspore import Parameter, Tensor, nn, ops
 
 
 def settled(net, seed=3):
@@ -88,3 +88,24 @@ class MobileNet(nn.Cell):
 
     def construct(self, x):
         return self.blocks(self.relu6(self.stem(x)))
+
+
+class Spelled(nn.Cell):
+    """What follows a convolution as exporters write it: a bias before BatchNorm, scale and shift that broadcast, clips;
+    then the colours of sepia."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.norm = nn.Conv2d(3, 8, 3, has_bias=True), nn.BatchNorm2d(8)
+        self.second = nn.Conv2d(8, 3, 1, pad_mode="valid")
+        rng = np.random.default_rng(4)
+        self.scale, self.shift = (Parameter(Tensor(rng.normal(1, 0.2, (1, 3, 1, 1)).astype(np.float32)), name=n)
+                                  for n in ("scale", "shift"))  # fmt: skip
+        matrix = np.array([[0.393, 0.769, 0.189], [0.349, 0.686, 0.168], [0.272, 0.534, 0.131]], np.float32)
+        self.colours = nn.Conv2d(3, 3, 1, pad_mode="valid", weight_init=Tensor(matrix.reshape(3, 3, 1, 1)))
+        settled(self)
+
+    def construct(self, x):
+        y = ops.minimum(ops.maximum(self.norm(self.first(x)), 0.0), 6.0)
+        y = ops.maximum(self.second(y) * self.scale + self.shift, 0.0)
+        return ops.minimum(self.colours(y), 1.0)

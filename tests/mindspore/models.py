@@ -2,7 +2,7 @@
 
 import mindspore as ms
 import numpy as np
-from conv_models import MobileNet, PadPools, ResNet
+from conv_models import MobileNet, PadPools, ResNet, Spelled
 from mindspore import Parameter, Tensor, nn, ops
 
 
@@ -101,4 +101,5 @@ MODELS = {
         ResNet, lambda n: [normal(n, 3, 32, 32)], [f32(None, 3, 32, 32)], [(2,), (1,), (5,)]),
     "pools with padding": (PadPools, lambda n: [normal(n, 3, 19, 20)], None, [(2,)]),
     "mobilenet block": (MobileNet, lambda n: [normal(n, 3, 20, 22)], None, [(2,)]),
+    "convolutions as exporters spell them": (Spelled, lambda n: [normal(n, 3, 9, 11)], None, [(2,)]),
 }  # fmt: skip

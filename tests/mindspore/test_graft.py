@@ -59,6 +59,16 @@ def test_the_whole_graph(name):
         close(make_outputs(grafted, inputs(*size)), want[size])
 
 
+def test_every_spelling_of_a_convolution_is_taken():
+    ms.set_context(mode=ms.GRAPH_MODE)
+    make, inputs, _, (size,) = MODELS["convolutions as exporters spell them"]
+    _, report = graft(make(), prove=tuple(inputs(*size)))
+    assert {"FusedConv2DBiasBatchNorm", "FusedConv2DScale", "Sepia"} <= {s["op"].split("@")[0] for s in report.swapped}
+    make, inputs, _, (size,) = MODELS["pools with padding"]
+    _, report = graft(make(), prove=tuple(inputs(*size)))
+    assert "PaddedMaxPool" in {s["op"].split("@")[0] for s in report.swapped}, report
+
+
 def make_outputs(net, arrays):
     return net(*[Tensor(a) for a in arrays]).asnumpy()
 
