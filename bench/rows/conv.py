@@ -209,16 +209,21 @@ def image(*shape):
 
 MAPS = (56, 56)
 BASE = "Conv+BN+ReLU"
+UNFUSED = "Conv, BN, ReLU 1x1 32x64x56x56 unfused"
+AGAINST = {"against": UNFUSED, "target_against": 1 - 0.394}  # at 1 x 1 the passes that follow count
 ROWS = [
     stem(twin=3.2, quick=True),
     stem("bfloat16"),
     *(
-        conv_bn(f"{BASE} {k}x{k} {n}x64x56x56", (n, 64, *MAPS), 64, k, target=1.0, quick=(n, k) == (8, 3))
+        conv_bn(
+            f"{BASE} {k}x{k} {n}x64x56x56", (n, 64, *MAPS), 64, k, target=1.0, quick=(n, k) == (8, 3),
+            **(AGAINST if (n, k) == (32, 1) else {}),
+        )
         for k in (3, 1)
         for n in (1, 8, 32)
     ),
     Row(
-        "Conv, BN, ReLU 1x1 32x64x56x56 unfused", "", image(32, 64, *MAPS),
+        UNFUSED, "", image(32, 64, *MAPS),
         lambda x, *w: fused(x, *w, 1, 0, "relu"), rtol=8 * U, atol=errors(64), weights=parameters(64, 64, 1),
         flops=2.0 * 32 * 64 * 56 * 56 * 64, opgraft=unfused,
     ),
@@ -239,12 +244,12 @@ ROWS = [
         mindspore=mindspore_max_pool,
     ),
     Row(
-        "MaxPool 3x3 s2 pad 1 1x64x112x112", "", image(1, 64, 112, 112), padded_largest, rtol=0.0, atol=0.0,
+        "MaxPool 3x3 s2 pad 1 1x64x112x112", "PaddedMaxPool", image(1, 64, 112, 112), padded_largest,
+        rtol=0.0, atol=0.0, attrs={"ksize": [1, 3, 3], "strides": [1, 2, 2], "pads": [0, 1, 1]},
         flops=9.0 * 64 * 56 * 56, target=1.0, numpy=padded_largest,
         torch=lambda torch: lambda x: torch.nn.functional.max_pool2d(x, 3, 2, 1),
         onnx=lambda g, x: g.node("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4),
-        mindspore=mindspore_padded, opgraft=lambda og: og.nn.MaxPool2d(3, 2, "pad", 1),
-        note="as ResNet has it",
+        mindspore=mindspore_padded, note="as ResNet has it; what a padded MaxPool2d is grafted to",
     ),
     Row(
         "GlobalAvgPool 1x2048x7x7", "ReduceMean", image(1, 2048, 7, 7), lambda x: x.mean((2, 3), keepdims=True),
