@@ -68,8 +68,9 @@ def test_face_gives_what_the_descriptor_gives(case):
         return  # its InferShape gives a list of shapes, which MindSpore expects of several outputs only
     first = next((k for k, i in enumerate(manifest) if i["value"]), 0)
     if first:  # InferShape is not told the shape that the result is to have: an attribute tells
-        values = {i["name"]: [int(v) for v in np.ravel(a)] for i, a in list(zip(manifest, inputs))[first:]}
-        inputs = inputs[:first]
+        told = [k for k, i in enumerate(manifest) if i["value"] and k < len(inputs)]
+        values = {manifest[k]["name"]: [int(v) for v in np.ravel(inputs[k])] for k in told}
+        inputs = [a for k, a in enumerate(inputs) if k not in told]
         face, bound = _face(op, face_attrs | values, 1)
     inferred = _core.infer_op(face, inputs, bound)
     assert [(tuple(s), name(d)) for s, d in inferred] == [(w.shape, name(w.dtype)) for w in want]
