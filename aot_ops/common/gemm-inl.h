@@ -120,18 +120,23 @@ template <class B> HWY_NOINLINE void MicroRowsOf(int64_t rows, const float *a, i
                                                  const float *add, int64_t ldadd, float *c, int64_t ldc,
                                                  const B *ahead) {
 #define OPGRAFT_TILE(R, kSplit) \
-  case R: return MicroTile<R, kSplit>(a, lda, b, k, add, ldadd, c, ldc, ahead);
+  case R: return MicroTile<R, kSplit>(a, lda, b, k, add, ldadd, c, ldc, ahead)
   switch (rows) {
-    OPGRAFT_TILE(1, 4)
-    OPGRAFT_TILE(2, 2)
-    OPGRAFT_TILE(3, 2)
-    OPGRAFT_TILE(4, 1)
-    OPGRAFT_TILE(5, 1) OPGRAFT_TILE(6, 1)
+    OPGRAFT_TILE(1, 4);
+    OPGRAFT_TILE(2, 2);
+    OPGRAFT_TILE(3, 2);
+    OPGRAFT_TILE(4, 1);
+    OPGRAFT_TILE(5, 1);
+    OPGRAFT_TILE(6, 1);
 #if HWY_TARGET <= HWY_AVX3
-        OPGRAFT_TILE(7, 1) OPGRAFT_TILE(8, 1) OPGRAFT_TILE(9, 1) OPGRAFT_TILE(10, 1) OPGRAFT_TILE(11, 1)
-            OPGRAFT_TILE(12, 1)
+    OPGRAFT_TILE(7, 1);
+    OPGRAFT_TILE(8, 1);
+    OPGRAFT_TILE(9, 1);
+    OPGRAFT_TILE(10, 1);
+    OPGRAFT_TILE(11, 1);
+    OPGRAFT_TILE(12, 1);
 #endif
-                default : return;
+    default: return;
   }
 #undef OPGRAFT_TILE
 }

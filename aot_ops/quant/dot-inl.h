@@ -72,17 +72,23 @@ HWY_INLINE void DotTileOf(const void *a, int64_t lda, const int8_t *b, int64_t k
 template <bool kVnni>
 HWY_NOINLINE void DotRowsOf(int64_t rows, const void *a, int64_t lda, const int8_t *b, int64_t k, int32_t *sums) {
 #define OPGRAFT_TILE(R) \
-  case R: return DotTileOf<R, kVnni>(a, lda, b, k, sums);
+  case R: return DotTileOf<R, kVnni>(a, lda, b, k, sums)
   switch (rows) {
-    OPGRAFT_TILE(1)
-    OPGRAFT_TILE(2)
-    OPGRAFT_TILE(3)
-    OPGRAFT_TILE(4)
-    OPGRAFT_TILE(5) OPGRAFT_TILE(6)
+    OPGRAFT_TILE(1);
+    OPGRAFT_TILE(2);
+    OPGRAFT_TILE(3);
+    OPGRAFT_TILE(4);
+    OPGRAFT_TILE(5);
+    OPGRAFT_TILE(6);
 #if HWY_TARGET <= HWY_AVX3
-        OPGRAFT_TILE(7) OPGRAFT_TILE(8) OPGRAFT_TILE(9) OPGRAFT_TILE(10) OPGRAFT_TILE(11) OPGRAFT_TILE(12)
+    OPGRAFT_TILE(7);
+    OPGRAFT_TILE(8);
+    OPGRAFT_TILE(9);
+    OPGRAFT_TILE(10);
+    OPGRAFT_TILE(11);
+    OPGRAFT_TILE(12);
 #endif
-            default : return;
+    default: return;
   }
 #undef OPGRAFT_TILE
 }
