@@ -86,11 +86,15 @@ void Infer(InferContext &c) {
   check_vector(kToken, "pertokenScaleOptional", OPGRAFT_FLOAT32, ta ? x1[1] : element_count(x1.first(x1.size() - 1)),
                false);
   const bool sums = dtype == OPGRAFT_INT32;
-  c.check(sums != given(c, kScale) || n == 0,
+  // How many elements there are is unknown where only dtypes are asked for.
+  const auto open = [&](int i) { return c.inputs() > i && element_count(c.input(i).shape()) < 0; };
+  c.check(sums != given(c, kScale) || n == 0 || open(kScale),
           sums ? "scale must have no elements where dtype is int32"
                : "scale must have elements, got shape " + to_string(c.input(kScale).shape()));
-  c.check(!given(c, kOffset) || dtype == OPGRAFT_INT8, "offset must have no elements unless dtype is int8");
-  c.check(!given(c, kToken) || !sums, "pertokenScaleOptional must have no elements where dtype is int32");
+  c.check(!given(c, kOffset) || open(kOffset) || dtype == OPGRAFT_INT8,
+          "offset must have no elements unless dtype is int8");
+  c.check(!given(c, kToken) || open(kToken) || !sums,
+          "pertokenScaleOptional must have no elements where dtype is int32");
   Shape out(x1.begin(), x1.end());
   out[x1.size() - 2] = x1[x1.size() - (ta ? 1 : 2)];
   out.back() = n;

@@ -59,7 +59,7 @@ void check_per_channel(InferContext &c, int i, const char *name) {
   if (c.input(i).dtype() != OPGRAFT_FLOAT32) c.check_same_dtype(i, name, kX, "x");
   const auto shape = c.input(i).shape();
   const int64_t n = weight_n(c), count = element_count(shape);
-  const bool flat = shape.size() == 1, two = shape.size() == 2 && shape[transpose_weight(c) ? 1 : 0] == 1;
+  const bool flat = shape.size() == 1, two = shape.size() == 2 && may_equal(shape[transpose_weight(c) ? 1 : 0], 1);
   if (i == kOffset && count == 0) return;
   c.check((flat || two) && (count < 0 || n < 0 || count == n || count == 1),
           std::string(name) + ".shape must be (1,), (" + std::to_string(n) + ",) or " +
@@ -83,7 +83,7 @@ void Infer(InferContext &c) {
   check_per_channel(c, kScale, "antiquant_scale");
   if (c.inputs() > kOffset) check_per_channel(c, kOffset, "antiquant_offset");
   for (auto [i, name] : {std::pair<int, const char *>{kQuantScale, "quant_scale"}, {kQuantOffset, "quant_offset"}})
-    if (c.inputs() > i && c.input(i).size() != 0)
+    if (c.inputs() > i && element_count(c.input(i).shape()) > 0)
       c.fail(OPGRAFT_INVALID_VALUE,
              std::string(name) + " must have no elements, got shape " + to_string(c.input(i).shape()));
   if (given(c, kBias) || (c.inputs() > kBias && n != 0)) {

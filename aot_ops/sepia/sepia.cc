@@ -108,8 +108,8 @@ template <bool grad> void Infer(InferContext &c) {
   if (c.inputs() > kX + 1) {
     c.check_same_dtype(kX + 1, "matrix", kX, "x");
     auto m = c.input(kX + 1).shape();
-    bool ok = m.size() >= 2 && m[0] == 3 && m[1] == 3;
-    for (size_t i = 2; ok && i < m.size(); ++i) ok = m[i] == 1;
+    bool ok = m.size() >= 2 && may_equal(m[0], 3) && may_equal(m[1], 3);
+    for (size_t i = 2; ok && i < m.size(); ++i) ok = may_equal(m[i], 1);
     c.check(ok && m.size() != 3, "matrix.shape must be (3, 3) or (3, 3, 1, 1), got " + to_string(m));
   }
   const double most = c.attr_float("max_value", 1.0);
