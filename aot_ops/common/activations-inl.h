@@ -106,6 +106,8 @@ template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE LogisticPar
   return {AddExponent(d, Fraction(d, t.biased), t.biased), SmallExp<-1, T>(d, t.r)};
 }
 constexpr float kLogisticRange = 88.0297f;  // 127 ln2, so that s is 0 and no less at its end
+// 124 ln2, where 1 / (s + q) is normal yet: a host may have set subnormal numbers to be zeros, as MindSpore's graphs do.
+constexpr float kLogisticMost = 85.9502563f;
 
 // 1 / (1 + e^-x); between 0 and 2^-126 for x < -87.33, 0 for x <= -88.03.
 template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE V Sigmoid(D d, V x) {
@@ -121,7 +123,7 @@ template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE V Silu(D d,
 // SiLU and its derivative s (1 + x (1 - s)), s the logistic function. The derivative is 0 and 1 at -inf and inf.
 template <class V> struct WithSlope { V y, slope; };
 template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE WithSlope<V> SiluWithSlope(D d, V x) {
-  const V one = hn::Set(d, 1.0f), z = Clamp(d, x, -kLogisticRange, kLogisticRange);
+  const V one = hn::Set(d, 1.0f), z = Clamp(d, x, -kLogisticRange, kLogisticMost);
   const auto p = Logistic<T>(d, z);
   const V inverse = hn::Div(one, hn::Add(p.s, p.q)), sigmoid = hn::Mul(p.s, inverse);
   return {hn::Mul(x, sigmoid), hn::Mul(sigmoid, hn::MulAdd(z, hn::Mul(p.q, inverse), one))};

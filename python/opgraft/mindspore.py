@@ -187,7 +187,8 @@ def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=Non
 def _gradient(manifest, attrs, n_inputs):
     """(Custom, how many outputs it has, positions, results) of `backward:`, as docs/adding_an_op.md says. positions:
     which of the forward's inputs, its outputs and their gradients, counted in this order, the operator takes; results:
-    which of its outputs is the gradient of each input. An input that a call leaves out is left out here too.
+    which of its outputs is the gradient of each input. An input that a call leaves out is left out here too; None
+    where the operator cannot do without it.
     """
     form = re.fullmatch(r"(\w+)\s*(?:\((.*)\))?\s*(?:->\s*(.*))?", manifest["backward"].strip())
     if form is None:
@@ -209,6 +210,9 @@ def _gradient(manifest, attrs, n_inputs):
         if word not in [*names, *manifest["attrs"], *made]:
             raise ValueError(f"{manifest['name']}: backward: {word} is no input, output, gradient or attribute")
     left_out = inputs[n_inputs:]
+    needed = sum(not t["optional"] for t in known["inputs"])
+    if any(w in left_out for w in wanted) and sum(w not in left_out for w in wanted) < needed:
+        return None
     positions = tuple(names.index(w) - len(left_out) * (w not in inputs) for w in wanted if w not in left_out)
     values = {to: attrs[source] for to, source in settings.items() if source in attrs}
     values |= {to: manifest["attrs"][source] for to, source in settings.items() if to not in values}
@@ -217,7 +221,10 @@ def _gradient(manifest, attrs, n_inputs):
 
 def _bprop(manifest, attrs, n_inputs, n_outputs):
     """The gradient by another operator, in the form that MindSpore takes."""
-    gradient, made, positions, results = _gradient(manifest, attrs, n_inputs)
+    found = _gradient(manifest, attrs, n_inputs)
+    if found is None:
+        return None
+    gradient, made, positions, results = found
     results = results[:n_inputs]
 
     def apply(inputs, out, dout):

@@ -131,11 +131,12 @@ EVERYDAY = [
     ("mint.permute(x, (1, 0))", "TransposeView", one),
     ("x.view(2, 6)", "Reshape", lambda n: [normal(3, 4)]),
     ("x.astype(ms.int32)", "Cast", one),
+    ("1.5 / x", "Reciprocal", lambda n: [positive(n, 4)]),
+    ("ops.stack((x, y), 1)", "Stack", two),
 ]
 
 # Refused: the primitive, and the message where it is known.
 REFUSED = [
-    ("1.5 / x", "Reciprocal", one),
     ("ops.log(x)", "Log", lambda n: [positive(n, 4)]),
     ("ops.abs(x)", "Abs", one),
     ("ops.sin(x)", "Sin", one),
@@ -145,7 +146,6 @@ REFUSED = [
     ("ops.amin(x, -1)", "ReduceMin", one),
     ("mint.nn.functional.log_softmax(x, -1)", "LogSoftmaxExt", one),
     ("mint.split(x, 2, 1)[1]", "SplitTensorView", one),
-    ("ops.stack((x, y), 1)", "Stack", two),
     ("ops.where(x != y, x, 0.5)", "NotEqual", two),
     ("ops.where(x >= y, x, 0.5)", "GreaterEqual", two),
     ("mint.flatten(x, 1)", "FlattenExt", cube),
