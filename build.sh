@@ -248,6 +248,8 @@ cmd_bench() {
   say "two threads against one, and beside a busy neighbour"
   "$PY" bench/threads.py ${quick:+--quick} --json "$out/threads.json" || true
   "$PY" bench/threads.py ${quick:+--quick} --neighbour --json "$out/neighbour.json" || true
+  say "the partition of work, simulated on 8 to 64 cores"
+  "$PY" bench/partition.py --json "$out/partition.json" || true
   say "the engine"
   local options=()
   [ -z "$quick" ] || options=(--benchmark_min_time=0.05 --benchmark_min_warmup_time=0.1)

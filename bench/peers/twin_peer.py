@@ -12,8 +12,8 @@ def VERSION():
 
 
 def build(row, inputs, weights, threads):
-    if not row.op:
-        raise Missing("the row is more than one operator")
+    if not row.op or "twin" in row.missing:
+        raise Missing(row.missing.get("twin", "the row is more than one operator"))
     op, given = _core.resolve(row.op), [*inputs, *weights]
     outputs = [np.empty_like(a) for a in _core.run_op(op, given, row.attrs)]
 
