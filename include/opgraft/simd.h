@@ -34,6 +34,9 @@ namespace opgraft::simd {
 enum Target { kSse4 = 0, kAvx2 = 1, kAvx3 = 2 };
 
 inline int machine_target() {
+#ifdef OPGRAFT_ONE_TARGET
+  return kSse4;
+#endif
   __builtin_cpu_init();  // checks that the OS saves the wide registers, too
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
               __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
