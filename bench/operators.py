@@ -156,6 +156,8 @@ def main():
                 print(f"[{k + 1}/{len(chosen)}, {time.time() - begin:.0f} s] {row.name}", file=sys.stderr, flush=True)
                 figures = measure_row(row, peers, folder, rounds, SECONDS / (2 if args.quick else 1))
                 result["rows"][row.name] = report.summary(row, figures)
+        except KeyboardInterrupt:
+            print("interrupted: the table has the rows up to here", file=sys.stderr)
         finally:
             for peer in peers:
                 peer.close()
