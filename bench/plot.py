@@ -62,7 +62,7 @@ def roofline(ax, result):
     ax.set_ylabel("GFLOP/s")
     ax.set_title(f"opgraft under the roof: copy {bandwidth:.0f} GB/s, matrix product {peak:.0f} GFLOP/s;\n"
                  "what stays in the caches may lie above its slope", fontsize=9)  # fmt: skip
-    columns = 3
+    columns = 2
     lines = [f"{k + 1} {p[2]}" for k, p in enumerate(points)]
     length = (len(lines) + columns - 1) // columns
     for c in range(columns):
@@ -73,7 +73,7 @@ def roofline(ax, result):
 
 def draw(result, path):
     count = len(result["rows"])
-    tall, below = 1.2 + 0.55 * count, 0.15 * (count / 3 + 2)
+    tall, below = 1.2 + 0.4 * count, 0.13 * (count / 2 + 2)
     figure, (top, bottom) = plt.subplots(2, 1, figsize=(10, tall + 5 + below), height_ratios=[tall, 5])
     bars(top, result)
     roofline(bottom, result)
