@@ -106,7 +106,8 @@ template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE LogisticPar
   return {AddExponent(d, Fraction(d, t.biased), t.biased), SmallExp<-1, T>(d, t.r)};
 }
 constexpr float kLogisticRange = 88.0297f;  // 127 ln2, so that s is 0 and no less at its end
-// 124 ln2, where 1 / (s + q) is normal yet: a host may have set subnormal numbers to be zeros, as MindSpore's graphs do.
+// 124 ln2, where 1 / (s + q) is normal yet: a host may have set subnormal numbers to be zeros, as MindSpore's graphs
+// do.
 constexpr float kLogisticMost = 85.9502563f;
 
 // 1 / (1 + e^-x); between 0 and 2^-126 for x < -87.33, 0 for x <= -88.03.
