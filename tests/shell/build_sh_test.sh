@@ -9,7 +9,7 @@ expect "op without a folder is refused" 1 'op takes one operator folder' ./build
 expect "op of a missing folder is refused" 1 '/nonexistent: no such folder' ./build.sh op /nonexistent
 expect "op of a folder without op.yaml is refused" 1 'has no op.yaml' ./build.sh op docs
 expect "ops ends with a line per operator: size, targets, exported symbols" 0 \
-  'build/ops/swiglu.so +[0-9]+ KiB +AVX2 AVX-512 SSE4 +SwiGLU SwiGLUInterleaved' ./build.sh ops
+  'build/ops/swiglu.so +[0-9]+ KiB +AVX2 AVX-512 SSE4 +SwiGLU SwiGLUGrad SwiGLUInterleaved ' ./build.sh ops
 expect "test refuses unknown options" 1 'got --al' ./build.sh test --al
 expect "bench refuses unknown options" 1 'got --fast' ./build.sh bench --fast
 
