@@ -1,146 +1,170 @@
 """The performance gate.
 
-gate.py --small     kernels against their scalar twins and NumPy, in turn, one thread; fails below the floors
-gate.py OLD NEW     compares the "ratios" of two result files of `./build.sh bench`, of one machine; fails where a
-                    ratio (our time / the peer's, smaller is better) grew by more than 10 %
+gate.py --small     rows of bench/rows beside their scalar twins and NumPy, one thread each, by the benchmark's own
+                    controller; fails where a ratio is above its bound in bench/gate.json in three measurements
+gate.py OLD NEW     compares two result files of `./build.sh bench`, of one machine, by the ratios (our time / a peer's,
+                    smaller is better) within each; fails where a row's grew by more than 10 %
+
+Exit code: 0 passed, 1 slower, 2 a file that cannot be compared.
 """
 
 import argparse
+import contextlib
 import json
+import math
 import os
+import pathlib
 import statistics
+import subprocess
 import sys
-import time
+import tempfile
 
-os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when NumPy is imported
+os.environ["OPENBLAS_NUM_THREADS"] = "1"  # of this process; the peers are told theirs
 LIMIT = 1.10
-# A kernel is at least this many times as fast as its scalar twin: SSE4 has four lanes of float32, and what streams
-# from memory gains less.
-TWIN_FLOOR = 1.5
+BOUNDS = pathlib.Path(__file__).with_name("gate.json")
+# What --write allows beyond the ratio that it measured: machines of one instruction set differ by less.
+MARGIN = 1.6
+ATTEMPTS = 3
+SMALL = [
+    "VectorAdd 1M", "SwiGLU 1x11008", "SwiGLU 128x11008", "GeLU tanh 512x3072", "GeLU tanh backward 1x4096",
+    "RMSNorm 1x4096", "LayerNorm 1x512x1024", "LayerNorm backward 512x1024", "Softmax 12x128x128",
+    "RoPE half decode 32x128", "Sepia 4x3x224x224", "Attention decode 32/8 heads, 1024 cached", "MatMul 512",
+    "MatMul int8 512", "Conv+BN+ReLU 3x3 1x64x56x56", "Depthwise+BN+ReLU6 3x3 1x96x56x56",
+    "MaxPool 3x3 s2 1x64x112x112", "Transpose 0213 8x128x12x32", "Quantise 512x4096 to int8, per tensor",
+]  # fmt: skip
 
 
-def interleaved(*functions, rounds=30, seconds=2e-3):
-    """Median seconds per call of each function; they run in turn, a turn about `seconds` long."""
-    calls = []
-    for f in functions:
-        f()
-        start = time.perf_counter()
-        f()
-        calls.append(max(1, int(seconds / max(time.perf_counter() - start, 1e-9))))
-    times = [[] for _ in functions]
-    for _ in range(rounds):
-        for f, n, out in zip(functions, calls, times):
-            start = time.perf_counter()
-            for _ in range(n):
-                f()
-            out.append((time.perf_counter() - start) / n)
-    return [statistics.median(t) for t in times]
+class Unusable(Exception):
+    pass
+
+
+def read(file):
+    """A result file's JSON object, its "ratios" checked."""
+    try:
+        result = json.loads(pathlib.Path(file).read_text())
+    except (OSError, ValueError) as e:
+        raise Unusable(f"{file}: {e}") from None
+    ratios = result.get("ratios") if isinstance(result, dict) else None
+    if not isinstance(ratios, dict):
+        raise Unusable(f'{file}: must be an object with "ratios"')
+    for name, ratio in ratios.items():
+        if isinstance(ratio, bool) or not isinstance(ratio, (int, float)) or not 0 < ratio < math.inf:
+            raise Unusable(f"{file}: the ratio of {name!r} must be a positive number, got {ratio!r}")
+    rows = result.setdefault("rows", {})
+    if not isinstance(rows, dict) or not all(isinstance(r, dict) and isinstance(r.get("figures"), dict)
+                                             for r in rows.values()):  # fmt: skip
+        raise Unusable(f'{file}: "rows" must be an object of objects with "figures"')
+    return result
 
 
 def compare(old, new):
-    old, new = old["ratios"], new["ratios"]
-    shared = sorted(old.keys() & new.keys())
-    if not shared:
-        print("gate: the two files share no ratio", file=sys.stderr)
-        return 1
-    worse = [n for n in shared if new[n] > LIMIT * old[n]]
-    for n in shared:
-        print(f"{n:40} {old[n]:8.3f} -> {new[n]:8.3f}  x{new[n] / old[n]:.2f}{'  REGRESSION' if n in worse else ''}")
+    """A row is slower where its ratios to the peers that both files have grew by more than LIMIT in the median: a peer
+    that had a bad moment moves one ratio, we move all. A row without a figure of ours in `new` alone is slower, too."""
+    shared, rows = old["ratios"].keys() & new["ratios"].keys(), {}
+    for name in old["ratios"]:  # in the file's order
+        if name in shared:
+            row, _, peer = name.rpartition(" / ")
+            rows.setdefault(row, {})[peer] = new["ratios"][name] / old["ratios"][name]
+    if not rows:
+        raise Unusable("the two files share no ratio")
+    worse = 0
+    for row, grown in rows.items():
+        factor = statistics.median(grown.values())
+        worse += factor > LIMIT
+        print(f"{row:46} x{factor:.2f}{'  REGRESSION' if factor > LIMIT else ''}"
+              f"  ({', '.join(f'{p} {g:.2f}' for p, g in grown.items())})")  # fmt: skip
+    for row in void(new) - void(old):
+        worse += 1
+        print(f"{row:46} VOID: {new['rows'][row]['figures']['opgraft']}")
+    for ours, theirs, where in ((old, new, "OLD"), (new, old, "NEW")):
+        only = {n.rpartition(" / ")[0] for n in ours["ratios"]} - rows.keys() - void(theirs)
+        if only:
+            print(f"only in {where}: {', '.join(sorted(only))}")
     return 1 if worse else 0
 
 
-def kernels():
-    """(name, op, attributes, inputs, the formula in NumPy, tolerance): tensors of MiniLM's, LLaMA's, ResNet's and
-    MobileNet's sizes."""
-    import numpy as np
-
-    rng = np.random.default_rng(0)
-
-    def normal(*shape):
-        return rng.standard_normal(shape).astype(np.float32)
-
-    def layer_norm(x, gamma, beta):
-        centred = x - x.mean(-1, keepdims=True)
-        return centred / np.sqrt((centred * centred).mean(-1, keepdims=True) + np.float32(1e-5)) * gamma + beta
-
-    def softmax(x):
-        e = np.exp(x - x.max(-1, keepdims=True))
-        return e / e.sum(-1, keepdims=True)
-
-    def gelu_tanh(x):
-        return np.float32(0.5) * x * (1 + np.tanh(np.float32(0.7978845608) * (x + np.float32(0.044715) * x * x * x)))
-
-    def windows(x):  # 3 x 3 with a padding of 1: (n, c, h, w, 3, 3)
-        x = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1)))
-        return np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
-
-    def conv(x, weight):  # columns, and a product of matrices
-        (n, _, h, w), o = x.shape, len(weight)
-        columns = windows(x).transpose(0, 2, 3, 1, 4, 5).reshape(n * h * w, -1)
-        return np.ascontiguousarray((columns @ weight.reshape(o, -1).T).reshape(n, h, w, o).transpose(0, 3, 1, 2))
-
-    def depthwise(x, weight):
-        return np.einsum("nchwij,cij->nchw", windows(x), weight[:, 0])
-
-    same = {"kernel_size": [3, 3], "pad_mode": "same"}
-    pool = {"kernel_size": [3, 3], "strides": [1, 1], "pad_mode": "SAME"}
-    return [
-        ("Conv2D 64x14x14 3x3", "Conv2D", same | {"out_channel": 32},
-         [normal(1, 64, 14, 14), normal(32, 64, 3, 3)], conv, 1e-3),
-        ("Conv2D depthwise 96x28", "Conv2D", same | {"out_channel": 96, "group": 96},
-         [normal(1, 96, 28, 28), normal(96, 1, 3, 3)], depthwise, 1e-4),
-        ("MaxPool 16x28x28 3x3", "MaxPool", pool, [np.abs(normal(1, 16, 28, 28))], lambda x: windows(x).max((4, 5)), 0),
-        ("SwiGLU 128x2048", "SwiGLU", {}, normal(2, 128, 2048), lambda x, g: x * g / (1 + np.exp(-g)), 1e-5),
-        ("Softmax 384x128", "Softmax", {}, [normal(384, 128)], softmax, 1e-6),
-        ("FusedLayerNorm 256x384", "FusedLayerNorm", {"epsilon": 1e-5}, [normal(256, 384), normal(384), normal(384)],
-         layer_norm, 1e-4),
-        ("FusedGeLU tanh 256x1536", "FusedGeLU", {"approximate": "tanh"}, [normal(256, 1536)], gelu_tanh, 1e-5),
-        ("MatMul 64x384x384", "MatMul", {}, [normal(64, 384), normal(384, 384)], lambda a, b: a @ b, 1e-3),
-    ]  # fmt: skip
+def void(result):
+    """Rows that were measured, but in which opgraft has no time."""
+    return {n for n, r in result["rows"].items() if "min" not in r["figures"].get("opgraft", {"min": 0})}
 
 
-def small(out):
-    import numpy as np
-    from opgraft import _core
+@contextlib.contextmanager
+def peers(names):
+    import operators
 
-    _core.set_threads(1)
-    ratios, failed = {}, []
-    print(f"{'kernel':24} {'kernel us':>10} {'twin us':>10} {'NumPy us':>10} {'twin/kernel':>12} {'NumPy/kernel':>13}")
-    for name, spec, attrs, inputs, formula, tolerance in kernels():
-        op, inputs = _core.resolve(spec), list(inputs)
-        want = formula(*inputs)
-        got, twin = np.empty_like(want), np.empty_like(want)
+    log = subprocess.DEVNULL
+    started = [operators.Peer(name, sys.executable, 1, "best", log) for name in names]
+    try:
+        yield started
+    finally:
+        for peer in started:
+            peer.close()
 
-        def ours():
-            _core.run_into(op, inputs, [got], attrs)  # noqa: B023 - called in this round only
 
-        def scalar():
-            _core.run_reference_into(op, inputs, [twin], attrs)  # noqa: B023
+def ratios_of(row, running, folder):
+    """{"row / peer": ratio}; raises where a figure is void."""
+    import operators
 
-        ours(), scalar()
-        for y in (got, twin):
-            np.testing.assert_allclose(y, want, rtol=tolerance, atol=tolerance, err_msg=name)
-        k, s, n = interleaved(ours, scalar, lambda: formula(*inputs))  # noqa: B023
-        ratios[f"{name} / twin"], ratios[f"{name} / NumPy"] = k / s, k / n
-        slow = s / k < TWIN_FLOOR or (spec != "MatMul" and k > LIMIT * n)  # NumPy's MatMul is OpenBLAS: only shown
-        if slow:
-            failed.append(name)
-        print(f"{name:24} {k * 1e6:10.1f} {s * 1e6:10.1f} {n * 1e6:10.1f} {s / k:12.2f} {n / k:13.2f}"
-              f"{'  TOO SLOW' if slow else ''}")  # fmt: skip
+    effort = operators.Effort(rounds=6, turn=0.015, peer=0.3, row=2.0, patience=0.3)
+    figures, _ = operators.measure_row(row, running, folder, effort)
+    for peer, f in figures.items():
+        if "wrong" in f or (peer == "opgraft" and "missing" in f):
+            raise Unusable(f"{row.name}, {peer}: {f}")
+    return {f"{row.name} / {p}": figures["opgraft"]["min"] / f["min"] for p, f in figures.items()
+            if p != "opgraft" and "min" in f}  # fmt: skip
+
+
+def small(names, out=None, write=False):
+    import machine
+    from rows import rows
+
+    simd = machine.simd()
+    stored = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
+    bounds = stored.get(simd, {})
+    table = {r.name: r for r in rows()}
+    found, slow = {}, []
+    print(f"{simd}, one thread; time / the peer's (at most)")
+    with tempfile.TemporaryDirectory() as folder, peers(["opgraft", "twin", "numpy"]) as running:
+        for name in names:
+            best = {}
+            for _ in range(ATTEMPTS):
+                got = ratios_of(table[name], running, folder)
+                best = {k: min(v, best.get(k, v)) for k, v in got.items()}
+                missing = best.keys() - bounds.keys()
+                if missing and not write:
+                    raise Unusable(f"{BOUNDS.name} has no bound for {', '.join(sorted(missing))} with {simd}")
+                above = [k for k, v in best.items() if not write and v > bounds[k]]
+                if not above and not write:
+                    break
+            found |= best
+            slow += above
+            text = ", ".join(f"{k.rpartition(' / ')[2]} {v:.3g} ({bounds.get(k, 0):.3g})" for k, v in best.items())
+            print(f"{name:46} {text}{'  TOO SLOW' if above else ''}", flush=True)
     if out:
-        with open(out, "w") as f:
-            json.dump({"ratios": ratios}, f, indent=2)
-    return 1 if failed else 0
+        pathlib.Path(out).write_text(json.dumps({"ratios": found}, indent=2) + "\n")
+    if write:
+        stored[simd] = {k: float(f"{MARGIN * v:.2g}") for k, v in found.items()}
+        BOUNDS.write_text(json.dumps(stored, indent=2, sort_keys=True) + "\n")
+        return 0
+    return 1 if slow else 0
 
 
-if __name__ == "__main__":
+def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE")
     parser.add_argument("--small", action="store_true")
-    parser.add_argument("--out", help="write the ratios as JSON")
-    a = parser.parse_args()
-    if a.small:
-        sys.exit(small(a.out))
-    if len(a.files) != 2:
+    parser.add_argument("--rows", nargs="+", choices=SMALL, metavar="ROW", default=SMALL, help="some rows of --small")
+    parser.add_argument("--write", action="store_true", help=f"--small: bounds become {MARGIN} times what is measured")
+    parser.add_argument("--out", help="--small: write the ratios as JSON")
+    args = parser.parse_args()
+    if bool(args.small) == bool(args.files) or (args.files and len(args.files) != 2):
         parser.error("give OLD and NEW, or --small")
-    sys.exit(compare(*(json.load(open(f)) for f in a.files)))
+    try:
+        return small(args.rows, args.out, args.write) if args.small else compare(*map(read, args.files))
+    except Unusable as e:
+        print(f"gate.py: {e}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -24,7 +24,7 @@ def _flags():
     return set()
 
 
-def _simd():
+def simd():
     flags = _flags()
     best = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE4"
     return {"SSE4": "SSE4", "AVX2": "AVX2", "AVX3": "AVX-512"}.get(os.environ.get("OPGRAFT_SIMD"), best)
@@ -68,5 +68,5 @@ def _seconds(running):
 
 def describe(threads):
     _core.set_threads(threads)
-    return {"cpu": _cpu(), "cores": os.cpu_count(), "simd": _simd(), "copy_bandwidth": copy_bandwidth(threads),
+    return {"cpu": _cpu(), "cores": os.cpu_count(), "simd": simd(), "copy_bandwidth": copy_bandwidth(threads),
             "gemm_peak": gemm_peak(threads)}  # fmt: skip

@@ -10,11 +10,11 @@ import os
 import pathlib
 import subprocess
 import tempfile
-import time
 
 import mindspore as ms
 import numpy as np
 import opgraft
+from timing import interleaved
 
 SOURCE = pathlib.Path(__file__).resolve().parents[1] / "tests" / "custom_ops" / "add.cc"
 NODES = 100
@@ -23,18 +23,7 @@ TARGETS = {"opgraft eager / MindSpore PyNative": 1 / 50, "opgraft session / Mind
 
 
 def best(programs, rounds):
-    """Least seconds of one call of each program: a round calls every one, as often as it takes 2 ms, after a first."""
-    seconds = {name: float("inf") for name in programs}
-    for _ in range(rounds):
-        for name, run in programs.items():
-            run()
-            begin = time.perf_counter()
-            calls = 0
-            while (spent := time.perf_counter() - begin) < 2e-3:
-                run()
-                calls += 1
-            seconds[name] = min(seconds[name], spent / calls)
-    return seconds
+    return {name: min(s) for name, s in interleaved(programs, rounds).items()}
 
 
 def main():

@@ -19,6 +19,7 @@ import numpy as np
 import opgraft
 import torch
 from opgraft import rewrite
+from timing import interleaved
 from torch import nn
 from torch.nn import functional
 
@@ -109,26 +110,9 @@ def torch_model(config, plain):
     return model
 
 
-def measure(programs, rounds, calls):
-    """Milliseconds per call of each program: one sample per turn, the turns taken alternately.
-
-    Between turns the thread pools go to sleep, and a turn's first call is not counted: no program pays for another's
-    spinning threads or cold caches.
-    """
-    samples = {name: [] for name in programs}
-    for k in range(rounds):
-        for name, run in programs.items():
-            time.sleep(0.01)
-            run()
-            begin = time.perf_counter()
-            for _ in range(calls):
-                run()
-            samples[name].append(1e3 * (time.perf_counter() - begin) / calls)
-        if sys.stderr.isatty():
-            print(f"\rround {k + 1} of {rounds}", end="", file=sys.stderr)
-    if sys.stderr.isatty():
-        print(file=sys.stderr)
-    return samples
+def rest(_):
+    """The thread pools go to sleep: no program pays for another's spinning threads."""
+    time.sleep(0.01)
 
 
 def main():
@@ -182,7 +166,8 @@ def main():
             off = {name: float(np.abs(v - values["torch"]).max()) for name, v in values.items()}
             if not max(off.values()) <= ATOL:  # NaN fails too
                 raise SystemExit(f"{batch}x{length}: the programs disagree: {off}, allowed {ATOL}; no time counts")
-            samples = measure(programs, args.rounds, 10 if batch == 1 else 2)
+            samples = interleaved(programs, args.rounds, 0.05, before=rest)
+            samples = {name: [1e3 * t for t in s] for name, s in samples.items()}
             size = f"{batch}x{length}"
             middle = {name: statistics.median(s) for name, s in samples.items()}
             result["ms"][size] = {name: {"min": min(s), "median": middle[name]} for name, s in samples.items()}

@@ -18,8 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
-
-import numpy as np
+from dataclasses import dataclass, replace
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "bench"))
@@ -27,10 +26,20 @@ import environments  # noqa: E402
 import machine  # noqa: E402
 import report  # noqa: E402
 from peers import PEERS  # noqa: E402
-from rows import rows  # noqa: E402
+from rows import rows, save  # noqa: E402
 
-SECONDS = 0.04  # of a turn
-SLOW = 2.0
+
+@dataclass(frozen=True)
+class Effort:
+    rounds: int  # turns of each peer in a row
+    turn: float  # seconds of a turn
+    peer: float  # seconds a peer may take for its turns of a row, but one call is always made
+    row: float  # seconds for all turns of a row: then no further round begins
+    patience: float  # where a first call is like any other and takes longer than this, it is the figure
+
+
+FULL, QUICK = Effort(10, 0.03, 1.0, 8.0, 2.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
+INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 # What holds the programs to AVX2 on a wider machine; ONNX Runtime and OpenVINO know no such thing.
 SIMD = {
     "best": {},
@@ -81,31 +90,70 @@ class Peer:
         self.process.wait()
 
 
-def measure_row(row, peers, folder, rounds, seconds):
-    """{peer: {"min", "median"} or {"missing"} or {"wrong"}}"""
-    expected = pathlib.Path(folder) / "expected.npz"
-    np.savez(expected, *row.expected())
-    figures, turns = {}, {}
+def measure_row(row, peers, folder, effort):
+    """({peer: {"min", "median"} or {"missing"} or {"wrong"}}, the least bytes a call moves)"""
+    inputs, weights = row.arrays()
+    data = inputs, weights, row.expected(inputs, weights)
+    file = pathlib.Path(folder) / "data.npz"
+    save(file, *data)
+    figures, samples, turns = {}, {}, {}
     for peer in peers:
-        answer = peer.ask(do="build", row=row.name, expected=str(expected))
+        answer = peer.ask(do="build", row=row.name, data=str(file), patience=effort.patience)
         figures[peer.name] = {k: answer[k] for k in ("missing", "wrong") if k in answer}
-        # A slow one, as a scalar loop over a large product, gets fewer turns: about SLOW seconds in all.
-        turns[peer] = min(rounds, max(1, int(SLOW / max(answer.get("once", 0.0), 1e-9))))
-    samples = {p: [] for p in peers if not figures[p.name]}
-    for k in range(rounds):
+        if once := answer.get("once"):
+            # A slow one, as a scalar loop over a large product, takes fewer turns; or none but the call it has made.
+            turns[peer] = min(effort.rounds, int(effort.peer / once))
+            samples[peer] = [] if turns[peer] else [once]
+    end = time.monotonic() + effort.row
+    for k in range(effort.rounds):
+        if k and time.monotonic() > end:
+            break
         for peer, taken in samples.items():
             if k >= turns[peer]:
                 continue
-            answer = peer.ask(do="time", row=row.name, seconds=seconds)
+            answer = peer.ask(do="time", row=row.name, seconds=effort.turn)
             if "missing" in answer:
-                figures[peer.name] = answer
-            taken += answer.get("seconds", [])
+                figures[peer.name], turns[peer] = answer, 0
+                continue
+            taken += answer["seconds"]
+            figures[peer.name] = {"turns": k + 1, "cores": answer["cores"]}
     for peer, taken in samples.items():
-        if not figures[peer.name]:
-            figures[peer.name] = {"min": min(taken), "median": statistics.median(taken), "batches": len(taken)}
+        if "missing" not in figures[peer.name]:
+            figures[peer.name] |= {"min": min(taken), "median": statistics.median(taken), "batches": len(taken)}
     for peer in peers:
         peer.ask(do="drop", row=row.name)
-    return figures
+    return figures, report.traffic(row, *data)
+
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+
+def measure(chosen, peers, effort, result):
+    """Fills in result's peers, rows and ratios; False where it was interrupted (the rows up to there are kept). Ends
+    the peers."""
+    for s in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(s, interrupt)
+    begin = time.monotonic()
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for peer in peers:
+                answer = peer.ask(do="version")
+                result["peers"][peer.name] = answer.get("version", answer.get("missing"))
+            for k, row in enumerate(chosen):
+                spent = time.monotonic() - begin
+                left = f", about {spent / k * (len(chosen) - k):.0f} s left" if k else ""
+                print(f"[{k + 1}/{len(chosen)}, {spent:.0f} s{left}] {row.name}", file=sys.stderr, flush=True)
+                figures, traffic = measure_row(row, peers, folder, effort)
+                result["rows"][row.name] = summary = report.summary(row, figures, traffic)
+                result["ratios"] |= {f"{row.name} / {p}": ratio for p, ratio in summary["by peer"].items()}
+        return True
+    except KeyboardInterrupt:
+        print("interrupted: the table has the rows up to here", file=sys.stderr)
+        return False
+    finally:
+        for peer in peers:
+            peer.close()
 
 
 def choose(patterns, quick):
@@ -129,55 +177,48 @@ def main():
     parser.add_argument(
         "--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime and OpenVINO, which cannot be, to AVX2"
     )
-    parser.add_argument("--rounds", type=int, help="turns of every peer in a row (default 10, --quick 4)")
+    parser.add_argument(
+        "--rounds", type=int, help=f"turns of every peer in a row (default {FULL.rounds}, --quick {QUICK.rounds})"
+    )
     parser.add_argument("--install", action="store_true", help="install the peers that are missing")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures")
     parser.add_argument("--markdown", type=pathlib.Path, help="write the table")
     parser.add_argument("--plot", type=pathlib.Path, help="write the picture: FILE.svg or FILE.png")
     args = parser.parse_args()
+    for file in filter(None, (args.json, args.markdown, args.plot)):  # now, not after minutes
+        if not file.parent.is_dir():
+            parser.error(f"{file}: there is no folder {file.parent}")
+    if args.plot and args.plot.suffix not in (".svg", ".png"):
+        parser.error(f"--plot: must end in .svg or .png, got {args.plot}")
+    if args.threads < 1 or (args.rounds or 1) < 1:
+        parser.error("--threads and --rounds: must be at least 1")
     chosen = choose(args.rows, args.quick)
     if args.list:
         print("\n".join(r.name for r in chosen))
         return 0
     pythons = environments.find(args.peers or PEERS, args.install)
-    rounds = args.rounds or (4 if args.quick else 10)
+    effort = QUICK if args.quick else FULL
+    effort = replace(effort, rounds=args.rounds or effort.rounds)
     os.environ |= SIMD[args.simd]
-    result = {"machine": machine.describe(args.threads), "threads": args.threads, "rounds": rounds, "peers": {},
+    result = {"machine": machine.describe(args.threads), "threads": args.threads, "rounds": effort.rounds, "peers": {},
               "rows": {}, "ratios": {}}  # fmt: skip
-    begin = time.time()
-    with tempfile.TemporaryDirectory() as folder, open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
+    with open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
         peers = [Peer(name, python, args.threads, args.simd, log) for name, python in pythons.items() if python]
-        try:
-            for peer in peers:
-                answer = peer.ask(do="version")
-                result["peers"][peer.name] = answer.get("version", answer.get("missing"))
-            for k, row in enumerate(chosen):
-                print(f"[{k + 1}/{len(chosen)}, {time.time() - begin:.0f} s] {row.name}", file=sys.stderr, flush=True)
-                figures = measure_row(row, peers, folder, rounds, SECONDS / (2 if args.quick else 1))
-                result["rows"][row.name] = report.summary(row, figures)
-        except KeyboardInterrupt:
-            print("interrupted: the table has the rows up to here", file=sys.stderr)
-        finally:
-            for peer in peers:
-                peer.close()
+        finished = measure(chosen, peers, effort, result)
     report.compare_rows(chosen, result["rows"])
-    for name, row in result["rows"].items():
-        for what in ("best peer", "numpy", "twin"):
-            if (ratio := row["ratios"].get(what)) is not None:
-                result["ratios"][f"{name} / {what}"] = ratio
-    text = report.markdown(result)
+    text = report.short(result) + "\n\n" + report.wide(result)
     print(text)
     if args.json:
         args.json.write_text(json.dumps(result, indent=2) + "\n")
     if args.markdown:
         args.markdown.write_text(text + "\n")
-    if args.plot:
+    if args.plot and result["rows"]:
         environments.plot(result, args.plot, args.install)
-    wrong = [n for n, r in result["rows"].items() if "min" not in r["figures"].get("opgraft", {"min": 0})]
-    if wrong:
-        print(f"operators.py: opgraft has no figure for {', '.join(wrong)}", file=sys.stderr)
-    return 1 if wrong else 0
+    void = [n for n, r in result["rows"].items() if "min" not in r["figures"].get("opgraft", {"min": 0})]
+    if void:
+        print(f"operators.py: opgraft has no figure for {', '.join(void)}", file=sys.stderr)
+    return INTERRUPTED if not finished else 1 if void else 0
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import time
 
 import numpy as np
 from opgraft import _core
+from timing import interleaved
 
 LIMIT = 1.10
 SIZES = [2**k for k in range(8, 24, 1)]  # elements of the first input
@@ -73,21 +74,7 @@ def neighbour(wanted):
 
 def measure(call, rounds, seconds):
     """Seconds of a call with one and with two threads: medians of turns."""
-    for threads in (1, 2):
-        _core.set_threads(threads)
-        call()
-    begin = time.perf_counter()
-    call()
-    batch = max(1, int(seconds / max(time.perf_counter() - begin, 1e-7)))
-    found = {1: [], 2: []}
-    for _ in range(rounds):
-        for threads, taken in found.items():
-            _core.set_threads(threads)
-            call()
-            begin = time.perf_counter()
-            for _ in range(batch):
-                call()
-            taken.append((time.perf_counter() - begin) / batch)
+    found = interleaved({1: call, 2: call}, rounds, seconds, before=_core.set_threads)
     return statistics.median(found[1]), statistics.median(found[2])
 
 

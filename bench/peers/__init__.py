@@ -1,8 +1,8 @@
 """The programs that are compared, one file each. A peer is run by `bench/worker.py` in an environment of its own.
 
 A file has `build(row, inputs, weights, threads) -> (run, fetch)`: `run()` makes one call and is what is timed,
-`fetch()` gives the last call's outputs as NumPy arrays; and `VERSION()`, what is being measured. What a row cannot be
-built for raises `Missing` with the reason.
+`fetch()` gives the last call's outputs as NumPy arrays; `VERSION()`, what is being measured; and `WARM = True` where
+nothing is compiled in a first call. What a row cannot be built for raises `Missing` with the reason.
 """
 
 

@@ -6,6 +6,8 @@ import numpy as np
 
 from . import Missing, as_list
 
+WARM = True
+
 
 def VERSION():
     return mindspore.__version__
@@ -30,6 +32,8 @@ def build(row, inputs, weights, threads, mode=mindspore.GRAPH_MODE):
 
     net = Net().set_train(False)
     given = [tensor(a) for a in [*inputs, *weights]]
+    if mode == mindspore.GRAPH_MODE:
+        net.compile(*given)
     last = []
 
     def run():

@@ -3,7 +3,7 @@
 import mindspore
 
 from . import mindspore_graph_peer
-from .mindspore_graph_peer import VERSION  # noqa: F401
+from .mindspore_graph_peer import VERSION, WARM  # noqa: F401
 
 
 def build(row, inputs, weights, threads):

@@ -4,6 +4,8 @@ import numpy as np
 
 from . import Missing, as_list
 
+WARM = True
+
 
 def VERSION():
     return np.__version__

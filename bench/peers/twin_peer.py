@@ -6,6 +6,8 @@ from opgraft import _core
 
 from . import Missing
 
+WARM = True
+
 
 def VERSION():
     return opgraft.__version__

@@ -50,7 +50,7 @@ class Row:
     missing: dict = field(default_factory=dict)  # peer: why it has no figure
 
     def arrays(self):
-        """(inputs, weights) as every peer gets them: the same in every process."""
+        """(inputs, weights) as every peer gets them, the same each time."""
         rng = np.random.default_rng([SEED, *self.name.encode()])
         inputs = [np.ascontiguousarray(a) for a in self.inputs(rng)]
         weights = [np.ascontiguousarray(a) for a in self.weights(rng)]
@@ -66,13 +66,32 @@ class Row:
 
         return a.astype({"bfloat16": ml_dtypes.bfloat16, "float16": np.float16}[self.dtype])
 
-    def expected(self):
-        """`exact` in float64 on the arrays, as a list."""
-        inputs, weights = self.arrays()
+    def expected(self, inputs, weights):
+        """`exact` in float64 on arrays(), as a list."""
         wide = [a if a.dtype.kind in "iub" else a.astype(np.float64) for a in inputs + weights]
         with np.errstate(all="ignore"):
             found = self.exact(*wide)
         return [np.asarray(a, np.float64) for a in (found if isinstance(found, (list, tuple)) else [found])]
+
+
+def save(file, *groups):
+    """Writes lists of arrays for `load`, in an environment with any NumPy."""
+    named = {f"{g} {k} {a.dtype.name}": a for g, group in enumerate(groups) for k, a in enumerate(group)}
+    np.savez(file, **{n: a.view(np.uint16) if n.endswith("bfloat16") else a for n, a in named.items()})
+
+
+def load(file):
+    """The lists that `save` wrote."""
+    groups = ([], [], [])
+    with np.load(file) as stored:
+        for name in stored.files:
+            a = stored[name]
+            if name.endswith("bfloat16"):
+                import ml_dtypes
+
+                a = a.view(ml_dtypes.bfloat16)
+            groups[int(name.split()[0])].append(a)
+    return groups
 
 
 def rows():
