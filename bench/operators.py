@@ -116,7 +116,7 @@ def measure_row(row, peers, folder, effort):
                 figures[peer.name], turns[peer] = answer, 0
                 continue
             taken += answer["seconds"]
-            figures[peer.name] = {"turns": k + 1, "cores": answer["cores"]}
+            figures[peer.name] = {"turns": k + 1, "threads": answer["threads"]}
     for peer, taken in samples.items():
         if "missing" not in figures[peer.name]:
             figures[peer.name] |= {"min": min(taken), "median": statistics.median(taken), "batches": len(taken)}

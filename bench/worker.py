@@ -4,7 +4,7 @@ Each line is a JSON object, and is answered by one:
   {"do": "version"} -> {"version": V}
   {"do": "build", "row": NAME, "data": FILE.npz, "patience": S} -> {"once": seconds of a call}, {"missing": why} or
       {"wrong": how}; the call is the second, but the first where that is WARM and took longer than "patience"
-  {"do": "time", "row": NAME, "seconds": S} -> {"seconds": [of one call, ...], "cores": that it kept busy}
+  {"do": "time", "row": NAME, "seconds": S} -> {"seconds": [of one call, ...], "threads": that worked}
   {"do": "drop", "row": NAME} -> {}
 """
 
@@ -93,10 +93,23 @@ def measure(run, seconds):
     return found
 
 
+def used():
+    """{thread: nanoseconds that it has run}, of this process."""
+    found = {}
+    for task in pathlib.Path("/proc/self/task").iterdir():
+        try:
+            found[task.name] = int((task / "schedstat").read_text().split()[0])
+        except OSError:  # it ended
+            pass
+    return found
+
+
 def turn(run, seconds):
-    begin, used = time.perf_counter(), time.process_time()
+    """The seconds of a call, and how many threads worked for it: a tenth of the busiest one's time or more."""
+    before = used()
     found = measure(run, seconds)
-    return {"seconds": found, "cores": (time.process_time() - used) / (time.perf_counter() - begin)}
+    took = [ns - before.get(thread, 0) for thread, ns in used().items()]
+    return {"seconds": found, "threads": sum(ns >= max(took) / 10 for ns in took)}
 
 
 def collect():

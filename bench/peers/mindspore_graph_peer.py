@@ -1,4 +1,4 @@
-"""MindSpore, graph mode."""
+"""MindSpore, graph mode. With any runtime_num_threads its caller, an actor and a thread for kernels work in turn."""
 
 import mindspore
 import ml_dtypes
