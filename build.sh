@@ -235,7 +235,7 @@ cmd_bench() {
     case $option in
       --quick) quick=1 ;;
       --no-install) install= ;;
-      *) die "bench takes --quick and --no-install, got $option" ;;
+      *) die "bench takes --quick and --no-install, got $option (bench/operators.py --help has more)" ;;
     esac
   done
   build_all BENCH
@@ -260,12 +260,7 @@ cmd_bench() {
     (mkdir -p "$BUILD/mindspore" && cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" GLOG_v=3 \
       "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$out/mindspore.json" ${quick:+--rounds 5})
   else
-    echo "skipped: mindspore_calls.py needs MindSpore"
-  fi
-  if "$PY" -c 'import torch' 2>/dev/null; then
-    "$PY" bench/minilm_vs_torch.py --out "$out/minilm.json" ${quick:+--rounds 5}
-  else
-    echo "skipped: minilm_vs_torch.py needs torch in .venv (MiniLM beside torch is a row of the table)"
+    echo "skipped: mindspore_calls.py needs MindSpore, which is not installed"
   fi
   say "in $out: operators.md, operators.svg and the figures as JSON"
 }

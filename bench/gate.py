@@ -92,8 +92,10 @@ def void(result):
 def peers(names):
     import operators
 
-    log = subprocess.DEVNULL
-    started = [operators.Peer(name, sys.executable, 1, "best", log) for name in names]
+    # NumPy has no more than what OPGRAFT_SIMD leaves to us.
+    simd, log = os.environ.get("OPGRAFT_SIMD"), subprocess.DEVNULL
+    simd = simd if simd in operators.SIMD else "best"
+    started = [operators.Peer(name, sys.executable, 1, simd, log) for name in names]
     try:
         yield started
     finally:

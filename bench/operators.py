@@ -40,7 +40,8 @@ class Effort:
 
 FULL, QUICK = Effort(10, 0.03, 1.0, 8.0, 2.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
 INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
-# What holds the programs to AVX2 on a wider machine; ONNX Runtime and OpenVINO know no such thing.
+# What holds the programs to less than the machine has; ONNX Runtime and OpenVINO know no such thing. NumPy's names are
+# those of the pinned version.
 SIMD = {
     "best": {},
     "AVX2": {
@@ -48,7 +49,14 @@ SIMD = {
         "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
         "OPENBLAS_CORETYPE": "Haswell",
-        "NPY_DISABLE_CPU_FEATURES": "AVX512F AVX512CD AVX512_SKX AVX512_CLX AVX512_CNL AVX512_ICL AVX512_SPR",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
+    },
+    "SSE4": {
+        "OPGRAFT_SIMD": "SSE4",
+        "ATEN_CPU_CAPABILITY": "default",
+        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "OPENBLAS_CORETYPE": "Nehalem",
+        "NPY_DISABLE_CPU_FEATURES": "X86_V3 X86_V4 AVX512_ICL AVX512_SPR",
     },
 }
 
@@ -175,7 +183,7 @@ def main():
     parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="PEER", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each peer (default 2)")
     parser.add_argument(
-        "--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime and OpenVINO, which cannot be, to AVX2"
+        "--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime and OpenVINO, which cannot be"
     )
     parser.add_argument(
         "--rounds", type=int, help=f"turns of every peer in a row (default {FULL.rounds}, --quick {QUICK.rounds})"
@@ -206,6 +214,7 @@ def main():
     with open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
         peers = [Peer(name, python, args.threads, args.simd, log) for name, python in pythons.items() if python]
         finished = measure(chosen, peers, effort, result)
+    result["machine"] = machine.describe(args.threads, result["machine"])
     report.compare_rows(chosen, result["rows"])
     text = report.short(result) + "\n\n" + report.wide(result)
     print(text)

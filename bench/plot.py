@@ -19,24 +19,26 @@ COLOURS = {"opgraft": "#D55E00", "numpy": "#999999", "torch": "#E69F00", "torch.
 
 
 def bars(ax, result):
-    """Each peer's time over opgraft's: a bar beyond 1 is slower than opgraft."""
+    """Each peer's time over opgraft's, as a bar from 1: to the right it is slower than opgraft, to the left faster."""
     peers = [p for p in COLOURS if p in result["peers"] and p != "opgraft"]
     rows = [(n, r) for n, r in result["rows"].items() if "min" in r["figures"].get("opgraft", {})]
     height = 0.8 / max(len(peers), 1)
+    ax.axvline(1, color=COLOURS["opgraft"], linewidth=1.5)
     for at, (_, row) in enumerate(rows):
         ours = row["figures"]["opgraft"]["min"]
         for k, peer in enumerate(peers):
             figure = row["figures"].get(peer, {})
             if "min" in figure:
-                ax.barh(at + (k - len(peers) / 2 + 0.5) * height, figure["min"] / ours, height, color=COLOURS[peer])
+                y, times = at + (k - len(peers) / 2 + 0.5) * height, figure["min"] / ours
+                ax.barh(y, times - 1, height, left=1, color=COLOURS[peer])
         target = row["targets"].get("best peer")
         if target:  # the best peer's bar must reach the mark
-            ax.plot([1 / target["at_most"]] * 2, [at - 0.45, at + 0.45], color="black", linewidth=1.2)
-    ax.axvline(1, color=COLOURS["opgraft"], linewidth=1.5)
+            ax.plot([1 / target["at_most"]] * 2, [at - 0.45, at + 0.45], color="black", linewidth=1.2, zorder=3)
     ax.set_xscale("log")
     ax.set_yticks(range(len(rows)), [n for n, _ in rows], fontsize=8)
     ax.set_ylim(len(rows) - 0.5, -0.5)
-    ax.set_xlabel("time / opgraft's time (orange line: as fast as opgraft; black mark: the target for the best peer)")
+    ax.xaxis.set_major_formatter(lambda x, _: f"{x:g}")
+    ax.set_xlabel("time / opgraft's time (right of 1: slower than opgraft; black mark: the target for the fastest)")
     handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[p]) for p in peers]
     ax.legend(handles, peers, loc="upper center", bbox_to_anchor=(0.4, 1 + 1.4 / (len(rows) + 1)), ncols=4, fontsize=8,
               frameon=False)  # fmt: skip

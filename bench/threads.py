@@ -1,8 +1,10 @@
 """Two threads against one, over all sizes: no kernel may be slower on two, also while another process takes a core.
 
-Each operator runs at sizes from a few elements to far beyond the caches, one and two threads in turn in one process.
-A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none. With --neighbour a process that never
-sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for its share of the lost core shows more.
+Each operator runs at sizes from a few elements to far beyond the caches, one and two threads in turn in one process;
+with --rows it is the rows of bench/rows, with --cases those of the operators' case tables that are slow enough to be
+shared. A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none. With --neighbour a process
+that never sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for its share of the lost core
+shows more.
 Exits with 1 where a figure is above --limit in a first and in a second measurement.
 """
 
@@ -16,10 +18,11 @@ import sys
 import time
 
 import numpy as np
+import timing
 from opgraft import _core
-from timing import interleaved
 
 LIMIT = 1.10
+SHARED = 10e-6  # seconds: a shorter call is not shared between threads, and is mostly Python
 SIZES = [2**k for k in range(8, 24, 1)]  # elements of the first input
 
 
@@ -74,56 +77,91 @@ def neighbour(wanted):
 
 def measure(call, rounds, seconds):
     """Seconds of a call with one and with two threads: medians of turns."""
-    found = interleaved({1: call, 2: call}, rounds, seconds, before=_core.set_threads)
+    found = timing.interleaved({1: call, 2: call}, rounds, seconds, before=_core.set_threads)
     return statistics.median(found[1]), statistics.median(found[2])
 
 
-def sweep(names, sizes, rounds, seconds, limit):
+def caller(op, inputs, attrs):
+    """A call of the operator into outputs made before."""
+    outputs = [np.empty_like(a) for a in _core.run_op(op, inputs, attrs)]
+    return lambda: _core.run_into(op, inputs, outputs, attrs)
+
+
+def at_sizes(names, sizes):
     for name, attrs, shape_of, others in SWEEP:
-        if names and name not in names:
-            continue
-        op = _core.resolve(name)
-        for size in sizes:
-            if size > MOST.get(name, size):
-                continue
-            shape = shape_of(size)
-            inputs = [normal(*shape), *others(shape)]
-            outputs = [np.empty_like(a) for a in _core.run_op(op, inputs, attrs)]
+        for size in sizes if name in names else ():
+            if size <= MOST.get(name, size):
+                shape = shape_of(size)
+                yield (
+                    name,
+                    f"2^{size.bit_length() - 1}",
+                    caller(_core.resolve(name), [normal(*shape), *others(shape)], attrs),
+                )
 
-            def call():
-                _core.run_into(op, inputs, outputs, attrs)  # noqa: B023 - called in this round only
 
-            one, two = measure(call, rounds, seconds)
-            if two > limit * one:  # noise? once more, longer
-                one, two = measure(call, 3 * rounds, seconds)
-            yield name, size, one, two
+def of_rows(patterns):
+    from operators import choose
+    from peers import opgraft_peer
+
+    for row in choose(patterns, False):
+        yield "", row.name, opgraft_peer.build(row, *row.arrays(), 2)[0]
+
+
+def of_cases():
+    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "tests" / "python"))
+    from conftest import make_input, tables
+
+    for folder, module in tables():
+        for k, case in enumerate(module.CASES):
+            inputs = [make_input(s, i) for i, s in enumerate(case["inputs"])]
+            call = caller(_core.resolve(case["op"]), inputs, case.get("attrs", {}))
+            if timing.once(call) > SHARED:
+                yield "", f"{case['op']}, case {k} of {folder}", call
+
+
+def sweep(calls, rounds, seconds, limit):
+    """(operator, what, seconds with one thread, with two) of each call."""
+    for name, what, call in calls:
+        one, two = measure(call, rounds, seconds)
+        if two > limit * one:  # noise? once more, longer
+            one, two = measure(call, 3 * rounds, seconds)
+        yield name, what, one, two
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = [s[0] for s in SWEEP]
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--ops", nargs="+", choices=known, metavar="OP", default=known, help=f"of {', '.join(known)}")
+    what.add_argument("--rows", nargs="*", metavar="NAME", help="rows of bench/rows whose name contains this, or all")
+    what.add_argument("--cases", action="store_true", help="the case tables (needs requirements-dev.txt)")
     parser.add_argument("--neighbour", action="store_true", help="while another process takes a core")
-    parser.add_argument("--ops", nargs="+", metavar="OP", help=f"of {', '.join(s[0] for s in SWEEP)}")
     parser.add_argument("--quick", action="store_true", help="every third size, fewer rounds")
     parser.add_argument("--limit", type=float, default=LIMIT, help="most time of two threads over one (default 1.10)")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures")
     args = parser.parse_args()
-    if unknown := set(args.ops or []) - {s[0] for s in SWEEP}:
-        parser.error(f"--ops: must be of {', '.join(s[0] for s in SWEEP)}, got {', '.join(sorted(unknown))}")
     sizes = SIZES[::3] if args.quick else SIZES
     print("time of two threads / one" + (", a neighbour on one core" if args.neighbour else ""))
-    print(f"{'operator':26}" + "".join(f"{'2^' + str(n.bit_length() - 1):>7}" for n in sizes))
+    table = args.rows is None and not args.cases
+    if table:
+        calls = at_sizes(args.ops, sizes)
+        print(f"{'operator':26}" + "".join(f"{'2^' + str(n.bit_length() - 1):>7}" for n in sizes), end="")
+    else:
+        calls = of_cases() if args.cases else of_rows(args.rows)
     figures, slower, last = {}, [], None
+    # A neighbour's turns last milliseconds: longer samples see their mean.
+    rounds, seconds = (3 if args.quick else 7), (1e-2 if args.neighbour else 2e-3)
     with neighbour(args.neighbour):
-        # A neighbour's turns last milliseconds: longer samples see their mean.
-        rounds, seconds = (3 if args.quick else 7), (2e-2 if args.neighbour else 2e-3)
-        for name, size, one, two in sweep(args.ops, sizes, rounds, seconds, args.limit):
-            if name != last:
-                print(f"{chr(10) if last else ''}{name:26}", end="")
-                last = name
-            figures[f"{name} {size}"] = {"one": one, "two": two}
-            if two > args.limit * one:
-                slower.append(f"{name} {size}: {two / one:.2f} ({one * 1e6:.1f} -> {two * 1e6:.1f} us)")
-            print(f"{two / one:6.2f}{'*' if two > args.limit * one else ' '}", end="", flush=True)
+        for name, size, one, two in sweep(calls, rounds, seconds, args.limit):
+            mark = "*" if two > args.limit * one else " "
+            if not table:
+                print(f"{two / one:6.2f}{mark} {size}", end="\n", flush=True)
+            else:
+                print(f"{'' if name == last else f'{chr(10)}{name:26}'}{two / one:6.2f}{mark}", end="", flush=True)
+            last = name
+            figures[f"{name} {size}".strip()] = {"one": one, "two": two}
+            if mark == "*":
+                slower.append(f"{name} {size}: {two / one:.2f} ({one * 1e6:.1f} -> {two * 1e6:.1f} us)".strip())
     print()
     _core.set_threads(0)
     if args.json:

@@ -3,16 +3,21 @@
 import time
 
 
+def once(run):
+    """Seconds of a second call."""
+    run()
+    begin = time.perf_counter()
+    run()
+    return time.perf_counter() - begin
+
+
 def interleaved(programs, rounds=30, seconds=2e-3, before=lambda name: None):
     """{name: [seconds of a call, one sample a round]}. A round runs each program once uncounted, then as often as takes
     about `seconds`; before(name) comes first."""
     calls = {}
     for name, run in programs.items():
         before(name)
-        run()
-        begin = time.perf_counter()
-        run()
-        calls[name] = max(1, int(seconds / max(time.perf_counter() - begin, 1e-9)))
+        calls[name] = max(1, int(seconds / max(once(run), 1e-9)))
     samples = {name: [] for name in programs}
     for _ in range(rounds):
         for name, run in programs.items():

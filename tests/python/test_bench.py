@@ -231,6 +231,17 @@ def test_a_peer_has_the_threads_that_were_asked_for(name, tmp_path, start):
             assert statistics.median(worked) == (1 if name == "twin" else threads), worked
 
 
+@pytest.mark.parametrize("simd,missing", [("best", ()), ("AVX2", ("X86_V4",)), ("SSE4", ("X86_V4", "X86_V3"))])
+def test_simd_holds_numpy_too(simd, missing):
+    """NumPy ignores names that it does not know."""
+    code = "from numpy._core._multiarray_umath import __cpu_features__ as f; print(*(k for k in f if f[k]))"
+    done = subprocess.run([sys.executable, "-W", "error", "-c", code], capture_output=True, text=True,
+                          env=os.environ | operators.SIMD[simd])  # fmt: skip
+    assert not set(missing) & set(done.stdout.split()), done.stdout
+    if not done.returncode:  # a machine that has less warns
+        assert "X86_V2" in done.stdout.split()
+
+
 # --- processes ---
 
 
