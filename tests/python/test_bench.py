@@ -347,3 +347,15 @@ def test_the_picture_is_drawn(result, tmp_path, suffix, begin):
     assert file.read_bytes().startswith(begin)
     if suffix == "svg":
         assert file.stat().st_size > 10_000
+
+
+@pytest.mark.parametrize("options,named", [(["--ops", "Add", "--quick"], "Add 2^8"), (["--rows", NAME], NAME)])
+def test_threads_compares_two_with_one(tmp_path, options, named):
+    """What the figures are is measured on a quiet machine; here: that there are some, and what the exit code says."""
+    out = tmp_path / "a.json"
+    command = [sys.executable, str(ROOT / "bench" / "threads.py"), *options, "--json", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    seconds = json.loads(out.read_text())["seconds"]
+    assert named in seconds and all(s["one"] > 0 and s["two"] > 0 for s in seconds.values())
+    slower = [n for n, s in seconds.items() if s["two"] > 1.10 * s["one"]]
+    assert done.returncode == bool(slower) and all(f"  {n}: " in done.stdout for n in slower), done.stdout
