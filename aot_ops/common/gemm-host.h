@@ -31,7 +31,8 @@ struct GemmProblem {
   const void *bias = nullptr, *residual = nullptr;
   Activation activation = Activation::kNone;
   int64_t batch = 1, a_count = 1, b_count = 1;
-  bool int8 = false;  // B holds int8_t, which `offset` (or null) is added to and `scale` multiplies, by column
+  // B holds int8_t, which `offset` is added to (where there is one) and `scale` multiplies, by column.
+  bool int8 = false, has_offset = false;
   const float *scale = nullptr, *offset = nullptr;
 
   // A is read in place unless it must be widened or transposed, or its rows, a multiple of 4 KiB apart,

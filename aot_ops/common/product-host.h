@@ -3,10 +3,10 @@
 #pragma once
 
 #include <algorithm>
-#include <memory>
 
 #include "aot_ops/common/caches.h"
 #include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/scratch.h"
 
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GemmPanels)
@@ -113,7 +113,7 @@ struct SkinnyUnits {
 // Workspace that run_product asks for; `constant`: B will come packed.
 inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f, bool constant) {
   if (p.m < 0 || p.n < 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
-  const uint64_t a = 4 * (p.a_floats() + (p.offset ? uint64_t(p.a_count * p.m) : 0)) + 128;
+  const uint64_t a = 4 * (p.a_floats() + (p.has_offset ? uint64_t(p.a_count * p.m) : 0)) + 128;
   if (constant) return a;
   return a + (in_place(p, f) ? SkinnyUnits(p, f).partial_bytes(p) : packed_bytes(p, f));
 }
@@ -141,17 +141,10 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
   const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
   const int64_t width = PanelWidth_simd()();
   const bool skinny = !p.packed && in_place(p, f);
-  const uint64_t need = product_workspace(p, f, p.packed);
-  std::unique_ptr<char, void (*)(void *)> own(nullptr, std::free);
-  auto *scratch = static_cast<char *>(c.workspace());
-  if (!scratch || c.workspace_bytes() < need) {
-    own.reset(static_cast<char *>(std::aligned_alloc(64, (need + 63) / 64 * 64)));
-    if (!own) throw std::bad_alloc();
-    scratch = own.get();
-  }
-  const auto take = [&](uint64_t bytes) {
-    char *at = scratch;
-    scratch += (bytes + 63) / 64 * 64;
+  const Scratch<char> memory(c, product_workspace(p, f, p.packed));
+  auto take = [free = memory.get()](uint64_t bytes) mutable {
+    char *at = free;
+    free += (bytes + 63) / 64 * 64;
     return at;
   };
   const float *a = static_cast<const float *>(p.a.data);
@@ -162,7 +155,7 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
   }
   const int64_t next_a = p.m * (p.copies_a() ? lda : p.k);
   float *sums = nullptr;
-  if (p.offset) {
+  if (p.has_offset) {
     sums = reinterpret_cast<float *>(take(uint64_t(p.a_count * p.m) * 4));
     for (int64_t i = 0; i < p.a_count * p.m; ++i) {
       const float *row = a + i / p.m * next_a + i % p.m * lda;

@@ -28,12 +28,12 @@ Shape check_dense(InferContext &c) {
   c.check(!x.empty(), "x must have at least 1 dimension, got shape ()");
   c.check(c.input(1).rank() == 2, "weight must have 2 dimensions, got shape " + to_string(c.input(1).shape()));
   const int64_t k = weight_k(c), n = weight_n(c);
-  c.check(k < 0 || x.back() < 0 || k == x.back(),
+  c.check(may_equal(k, x.back()),
           "x's last dimension must equal weight's K of " + std::to_string(k) + ", got " + std::to_string(x.back()));
   if (c.inputs() > 2) {
     c.check_same_dtype(2, "bias", 0, "x");
     auto b = c.input(2).shape();
-    c.check(b.size() == 1 && (b[0] < 0 || n < 0 || b[0] == n),
+    c.check(b.size() == 1 && may_equal(b[0], n),
             "bias.shape must be (" + std::to_string(n) + ",), got " + to_string(b));
   }
   activation_from_name(c, c.attr_string("activation", "none"));
@@ -53,7 +53,7 @@ void InferDenseAdd(InferContext &c) {
   auto r = c.input(3).shape();
   bool ok = r.size() == out.size();
   for (size_t i = 0; ok && i < r.size(); ++i) {
-    ok = r[i] < 0 || out[i] < 0 || r[i] == out[i];
+    ok = may_equal(r[i], out[i]);
     if (out[i] < 0) out[i] = r[i];
   }
   c.check(ok, "residual.shape must equal the product's shape " + to_string(out) + ", got " + to_string(r));

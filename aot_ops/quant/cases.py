@@ -11,40 +11,21 @@ def by_column(s):
     return np.reshape(s, (1, -1))
 
 
-def weight_quant(
-    x,
-    weight,
-    scale,
-    offset=None,
-    quant_scale=None,
-    quant_offset=None,
-    bias=0.0,
-    transpose_x=False,
-    transpose_weight=False,
-):
+def weight_quant(x, weight, scale, offset=None, _scale=None, _offset=None, bias=0.0, transpose_x=False,
+                 transpose_weight=False):  # fmt: skip
     w = swap(weight, transpose_weight).astype(float)
     if offset is not None and offset.size:
         w = w + by_column(offset)
     return swap(x, transpose_x) @ (w * by_column(scale)) + bias
 
 
-def weight_quant_bound(
-    u,
-    x,
-    weight,
-    scale,
-    offset=None,
-    quant_scale=None,
-    quant_offset=None,
-    bias=0.0,
-    transpose_x=False,
-    transpose_weight=False,
-):
+def weight_quant_bound(u, x, weight, scale, offset=None, *rest, transpose_x=False, transpose_weight=False):
     """The products' sum as matmul/cases.py derives it; one rounding each of the scale's product and of the bias' sum;
     an offset is a rounded sum of x (in double), times the offset, added: two roundings of what they are."""
     x, w = swap(x, transpose_x), swap(weight, transpose_weight).astype(float)
     scale = np.abs(by_column(scale))
     sums = 8 * 2.0**-24 * np.sqrt(x.shape[-1] * (x**2 @ w**2) / 6) * scale
+    bias = rest[2] if len(rest) > 2 else 0.0
     y = np.abs(weight_quant(x, w, scale)) + np.abs(bias)
     if offset is not None and offset.size:
         y = y + 2 * np.abs(x.sum(-1, keepdims=True) * by_column(offset)) * scale

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <memory>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant_matmul.cc"
@@ -15,6 +14,8 @@
 // clang-format on
 
 #if HWY_ONCE
+#include "aot_ops/common/scratch.h"
+
 namespace opgraft {
 OPGRAFT_SIMD(PanelWidth)
 OPGRAFT_SIMD(TileRows)
@@ -25,9 +26,6 @@ OPGRAFT_SIMD(WidenDot)
 namespace {
 
 enum { kX1, kX2, kScale, kOffset, kBias, kToken };
-
-// An optional input that others follow is left out as a tensor without elements.
-bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
 
 struct Problem {
   int64_t m, n, k;
@@ -132,14 +130,8 @@ void Kernel(Context &c) {
   const Problem p = problem(c);
   if (p.m == 0 || p.n == 0) return;
   const void *packed = c.packed(kX2);
-  const uint64_t need = p.a_bytes() + (packed ? 0 : p.b_bytes());
-  std::unique_ptr<char, void (*)(void *)> own(nullptr, std::free);
-  auto *scratch = static_cast<char *>(c.workspace());
-  if (!scratch || c.workspace_bytes() < need) {
-    own.reset(static_cast<char *>(std::aligned_alloc(64, (need + 63) / 64 * 64)));
-    if (!own) throw std::bad_alloc();
-    scratch = own.get();
-  }
+  const Scratch<char> memory(c, p.a_bytes() + (packed ? 0 : p.b_bytes()));
+  char *scratch = memory.get();
   DotTile g = tile(c, p);
   g.a = scratch;
   c.parallel_for(p.m, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k, 1)),

@@ -1,4 +1,4 @@
-// What a product of tensors of eight bits consists of, shared by its SIMD kernels and its host side.
+// What the products of tensors of eight bits share: their optional inputs, and what a tile of one consists of.
 #pragma once
 
 #include <cstdint>
@@ -6,6 +6,9 @@
 #include "aot_ops/common/gemm.h"
 
 namespace opgraft {
+
+// An optional input that others follow is left out as a tensor without elements.
+inline bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
 
 // C[m, n] = ((A B)[m, n] + bias[n]) scale[n] token_scale[m] + offset[n]; as int32 the sum and the bias alone.
 struct DotTile {

@@ -34,6 +34,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "aot_ops/common/product-host.h"
+#include "aot_ops/quant/quant_matmul.h"
 
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(PanelsInt8)
@@ -48,8 +49,6 @@ ProductKernels kernels(int32_t dtype) {
   return {PanelsInt8_simd(dtype), PackInt8_simd(), SkinnyInt8_simd(dtype), SkinnySum_simd(dtype), 1};
 }
 
-// An optional input that others follow is left out as a tensor without elements.
-bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
 bool transpose_weight(const Arguments &c) { return c.attr_bool("transpose_weight", false); }
 int64_t weight_n(const Arguments &c) { return c.input(kWeight).dim(transpose_weight(c) ? 0 : 1); }
 int64_t weight_k(const Arguments &c) { return c.input(kWeight).dim(transpose_weight(c) ? 1 : 0); }
@@ -111,9 +110,7 @@ GemmProblem problem(const Arguments &c) {
                 {c.input(kWeight).raw(), tw ? 1 : n, tw ? k : 1},
                 nullptr};
   p.int8 = true;
-  // Any pointer says that the sums of x's rows are wanted; the values are made at the call.
-  static const float one = 1;
-  if (given(c, kOffset)) p.offset = &one;
+  p.has_offset = given(c, kOffset);
   return p;
 }
 
@@ -150,7 +147,7 @@ void Kernel(Context &c) {
   const TensorView s = c.input(kScale);
   if (s.dtype() == OPGRAFT_FLOAT32 && s.size() == p.n) p.scale = s.data<float>();
   else scale = by_column(c, kScale, p.n), p.scale = scale.data();
-  if (given(c, kOffset)) offset = by_column(c, kOffset, p.n), p.offset = offset.data();
+  if (p.has_offset) offset = by_column(c, kOffset, p.n), p.offset = offset.data();
   p.bias = given(c, kBias) ? c.input(kBias).raw() : nullptr;
   run_product(c, p, kernels(p.dtype));
 }

@@ -43,25 +43,20 @@ class Gradient(nn.Cell):
         return tuple([found[i] for i in self.places])
 
 
-@MODES
-def test_csr(mode):
-    ms.set_context(mode=mode)
-    indptr = np.append(0, np.count_nonzero(S, 1).cumsum()).astype(np.int32)
-    inputs = [Tensor(a) for a in (indptr, AT[:, 1].astype(np.int32), S[S != 0], D)]
-    op = opgraft.mindspore.custom("CSRMM", dense_shape=(20, 30))
-    close(Net(op)(*inputs), S @ D)
-    values, dense = Gradient(op, (2, 3))(*inputs, Tensor(DY))
-    close(values, (DY @ D.T)[S != 0])
-    close(dense, S.T @ DY)
+INDPTR = np.append(0, np.count_nonzero(S, 1).cumsum())
 
 
 @MODES
-def test_coordinates(mode):
+@pytest.mark.parametrize("name,indices,attrs", [
+    ("CSRMM", [INDPTR.astype(np.int32), AT[:, 1].astype(np.int32)], {"dense_shape": S.shape}),
+    ("SparseTensorDenseMatmul", [AT.astype(np.int64)], {"sparse_shape": S.shape}),
+])  # fmt: skip
+def test_by_indices(mode, name, indices, attrs):
     ms.set_context(mode=mode)
-    inputs = [Tensor(a) for a in (AT.astype(np.int64), S[S != 0], D)]
-    op = opgraft.mindspore.custom("SparseTensorDenseMatmul", sparse_shape=(20, 30))
+    inputs = [Tensor(a) for a in (*indices, S[S != 0], D)]
+    op = opgraft.mindspore.custom(name, **attrs)
     close(Net(op)(*inputs), S @ D)
-    values, dense = Gradient(op, (1, 2))(*inputs, Tensor(DY))
+    values, dense = Gradient(op, (len(indices), len(indices) + 1))(*inputs, Tensor(DY))
     close(values, (DY @ D.T)[S != 0])
     close(dense, S.T @ DY)
 
