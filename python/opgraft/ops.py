@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import dtype as dt
 from . import norms as _norms
+from . import quantised as _quantised
 from . import rotary as _rotary
 from . import sparse as _sparse
 from . import windows as _windows
@@ -275,7 +276,9 @@ __all__.append("where")
 rotary_position_embedding, stack, cached_attention = (
     _rotary.rotary_position_embedding, _rotary.stack, _rotary.cached_attention)  # fmt: skip
 sparse_matmul = _sparse.sparse_matmul
+quant_batch_matmul, weight_quant_batch_matmul = _quantised.quant_batch_matmul, _quantised.weight_quant_batch_matmul
 __all__ += ["cached_attention", "rotary_position_embedding", "sparse_matmul", "stack"]
+__all__ += ["quant_batch_matmul", "weight_quant_batch_matmul"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
 avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
@@ -360,6 +363,10 @@ for _name, _f, *_arguments in [
     ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest),
     ("Split", _split, "axis", "output_num"),
     ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
+    ("QuantBatchMatmul", quant_batch_matmul, "transpose_x1", "transpose_x2", "dtype"),
+    ("WeightQuantBatchMatmul", weight_quant_batch_matmul, "transpose_x", "transpose_weight", "antiquant_group_size"),
+    ("QuantV2", _quantised.quant_v2), ("AntiQuant", _quantised.anti_quant, "sqrt_mode", "dtype"),
+    ("Dequant", _quantised.dequant, "sqrt_mode", "relu_flag", "dtype"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)
     __all__.append(_name)

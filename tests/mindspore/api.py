@@ -4,14 +4,17 @@ cd build/mindspore && PYTHONPATH=../python ../../.venv-mindspore/bin/python ../.
 """
 
 import inspect
+import types
 
 import mindspore as ms
 import numpy as np
 import opgraft
 from opgraft import Tensor, nn, ops
 
+only = types.SimpleNamespace(**{name: getattr(ops, name) for name in ops.__all__ if not hasattr(ms.ops, name)})
 MODULES = {"mindspore": (opgraft, ms), "mindspore.nn": (nn, ms.nn), "mindspore.ops": (ops, ms.ops),
-           "Tensor": (Tensor, ms.Tensor), "nn.Cell": (nn.Cell, ms.nn.Cell)}  # fmt: skip
+           "mindspore.ops.auto_generate": (only, ms.ops.auto_generate), "Tensor": (Tensor, ms.Tensor),
+           "nn.Cell": (nn.Cell, ms.nn.Cell)}  # fmt: skip
 x = Tensor(np.ones((2, 3), np.float32))
 images = Tensor(np.ones((1, 2, 4, 4), np.float32))
 
@@ -28,6 +31,12 @@ REFUSED = [
     ("nn.AvgPool2d(2, ceil_mode=True)(images)", lambda: nn.AvgPool2d(2, ceil_mode=True)(images)),
     ("ops.batch_norm(..., training=True)", lambda: ops.batch_norm(images, *[Tensor(np.ones(2, np.float32))] * 4, True)),
     ("ops.split(x, 2, 5)", lambda: ops.split(x, 2, 5)),
+    (
+        "ops.weight_quant_batch_matmul(..., antiquant_group_size=32)",
+        lambda: ops.weight_quant_batch_matmul(
+            x, Tensor(np.ones((3, 2), np.int8)), Tensor(np.ones(2, np.float32)), antiquant_group_size=32
+        ),
+    ),
     ("set_device('GPU')", lambda: opgraft.set_device("GPU")),
     ("set_context(device_target='Ascend')", lambda: opgraft.set_context(device_target="Ascend")),
     ("ops.Custom(f, func_type='pyfunc')", lambda: ops.Custom("f", None, None, "pyfunc")),
@@ -64,7 +73,7 @@ def not_taken(module, ours, theirs):
         p.kind == p.VAR_POSITIONAL for p in inspect.signature(ours).parameters.values()
     ):
         return []
-    by_place = module == "mindspore.ops" and inspect.isfunction(ours)
+    by_place = module.startswith("mindspore.ops") and inspect.isfunction(ours)
     return there[len(here) :] if by_place else [p for p in there if p not in here]
 
 
