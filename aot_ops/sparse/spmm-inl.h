@@ -152,6 +152,23 @@ template <class T> void StoreRow(const float *from, int64_t columns, void *to, i
   }
 }
 
+// Rows of sums, `ld` apart, transposed: column j of them as T at to + j * stride.
+template <class T>
+void StoreColumns(const float *from, int64_t ld, int64_t rows, int64_t columns, void *to, int64_t stride) {
+  T *y = static_cast<T *>(to);
+  if constexpr (std::is_same_v<T, float>) {
+    Gather(from, 1, ld, columns, rows, y, stride);
+  } else {
+    constexpr int64_t kColumns = 16, kRows = sparse::kStoreRows;
+    HWY_ALIGN float turned[kColumns * kRows];
+    for (int64_t j = 0; j < columns; j += kColumns) {
+      const int64_t n = columns - j < kColumns ? columns - j : kColumns;
+      Gather(from + j, 1, ld, n, rows, turned, kRows);
+      for (int64_t i = 0; i < n; ++i) StoreRow<T>(turned + i * kRows, rows, y + (j + i) * stride, 1);
+    }
+  }
+}
+
 // Columns [j, j + V vectors) of one row, from CSR arrays and a row-major D.
 template <int V, class T, class I>
 HWY_INLINE void DirectStrip(const I *k, const T *v, int64_t entries, const T *d, int64_t ldd, float *y) {

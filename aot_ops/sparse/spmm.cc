@@ -22,6 +22,7 @@ OPGRAFT_SIMD(SpmmLanes)
 OPGRAFT_SIMD(Groups)
 OPGRAFT_SIMD_FLOATS(Tile)
 OPGRAFT_SIMD_FLOATS(StoreRow)
+OPGRAFT_SIMD_FLOATS(StoreColumns)
 OPGRAFT_SIMD_FLOATS(DirectRow)
 OPGRAFT_SIMD_FLOATS(RowDot)
 OPGRAFT_SIMD_FLOATS(Finite)
@@ -100,6 +101,10 @@ void multiply(Context &c, const Product &p, const Packed &s) {
   const auto *task_begin = s.at<int64_t>(s.task_begin), *group_begin = s.at<int64_t>(s.group_begin);
   const auto *task_rows = s.at<int32_t>(s.task_rows);
   const auto *all = s.at<Group>(s.groups);
+  const auto to_y = [&](int64_t row, int64_t column) {
+    return static_cast<char *>(const_cast<void *>(p.y.data)) +
+           (row * p.y.row_stride + column * p.y.column_stride) * element;
+  };
   c.parallel_for(units, std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
                  [&](int64_t from, int64_t to, int worker) {
                    for (int64_t u = from; u < to; ++u) {
@@ -119,14 +124,25 @@ void multiply(Context &c, const Product &p, const Packed &s) {
                                 y + (p.rows + worker) * width, finite.load(std::memory_order_relaxed));
                        }
                      }
-                     for (int64_t strip = first; strip < last; ++strip) {
-                       const int64_t width = l.strips.width_of(strip), begin = l.strips.begin(strip);
+                     for (int64_t strip = first; strip < last && p.y.column_stride == 1; ++strip) {
+                       const int64_t begin = l.strips.begin(strip);
                        for (const int32_t *r = rows; r < rows_end; ++r)
-                         store(sums + l.sums(strip) + *r * width, l.strips.end(strip) - begin,
-                               static_cast<char *>(const_cast<void *>(p.y.data)) +
-                                   (*r * p.y.row_stride + begin * p.y.column_stride) * element,
-                               p.y.column_stride);
+                         store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin,
+                               to_y(*r, begin), 1);
                      }
+                   }
+                 });
+  if (p.y.column_stride == 1) return;
+  // A line of y holds rows of several tasks: all are turned together, when they are done.
+  const int64_t blocks = (p.rows + kStoreRows - 1) / kStoreRows;
+  c.parallel_for(l.strips.count * blocks, std::max<int64_t>(1, 16384 / (kStoreRows * l.strips.width)),
+                 [&](int64_t from, int64_t to) {
+                   for (int64_t i = from; i < to; ++i) {
+                     const int64_t strip = i / blocks, row = i % blocks * kStoreRows, width = l.strips.width_of(strip);
+                     StoreColumns_simd(p.dtype)(sums + l.sums(strip) + row * width, width,
+                                                std::min(kStoreRows, p.rows - row),
+                                                l.strips.end(strip) - l.strips.begin(strip),
+                                                to_y(row, l.strips.begin(strip)), p.y.column_stride);
                    }
                  });
 }

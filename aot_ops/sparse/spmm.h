@@ -15,6 +15,9 @@ struct Product {
   MatrixRef d, y;  // y.data is written
 };
 
+// Rows of S that are written at a time where Y is transposed.
+constexpr int64_t kStoreRows = 64;
+
 // Bytes of workspace for a packed S.
 uint64_t workspace_bytes(const Product &p, int64_t threads);
 
