@@ -12,14 +12,15 @@ def by_column(s):
 
 
 def weight_quant(x, weight, scale, offset=None, _scale=None, _offset=None, bias=0.0, transpose_x=False,
-                 transpose_weight=False):  # fmt: skip
+                 transpose_weight=False, subtract_offset=False):  # fmt: skip
     w = swap(weight, transpose_weight).astype(float)
     if offset is not None and offset.size:
-        w = w + by_column(offset)
+        w = w + by_column(-offset if subtract_offset else offset)
     return swap(x, transpose_x) @ (w * by_column(scale)) + bias
 
 
-def weight_quant_bound(u, x, weight, scale, offset=None, *rest, transpose_x=False, transpose_weight=False):
+def weight_quant_bound(u, x, weight, scale, offset=None, *rest, transpose_x=False, transpose_weight=False,
+                       subtract_offset=False):  # fmt: skip
     """The products' sum as matmul/cases.py derives it; one rounding each of the scale's product and of the bias' sum;
     an offset is a rounded sum of x (in double), times the offset, added: two roundings of what they are."""
     x, w = swap(x, transpose_x), swap(weight, transpose_weight).astype(float)
@@ -79,11 +80,11 @@ def quant_bound(u, x, scale, offset, sqrt_mode=False):
     return np.where(np.abs(y - np.floor(y) - 0.5) <= 3 * 2.0**-24 * (np.abs(s * x) + np.abs(offset)), 1.0, 0.0)
 
 
-def anti_quant(x, scale, offset, sqrt_mode=False, dtype="float16"):
-    return channel_scale(scale, sqrt_mode) * (x + offset)
+def anti_quant(x, scale, offset=0.0, sqrt_mode=False, dtype="float16", subtract_offset=False):
+    return channel_scale(scale, sqrt_mode) * (x - offset if subtract_offset else x + offset)
 
 
-def anti_quant_bound(u, x, scale, offset, sqrt_mode=False, dtype="float16"):
+def anti_quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, dtype="float16", subtract_offset=False):
     """A sum, a square, a product: a rounding each."""
     return 3 * 2.0**-24 * np.abs(channel_scale(scale, sqrt_mode)) * (np.abs(x.astype(float)) + np.abs(offset))
 
@@ -129,8 +130,9 @@ SIZES = [
 ]
 
 
-def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel", offset=True, tx=False, tw=False):
-    flat = {"channel": (n,), "tensor": (1,), "2d": (n, 1) if tw else (1, n)}[per]
+def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel", offset=True, tx=False, tw=False,
+                **more):  # fmt: skip
+    flat = {"channel": (n,), "tensor": (1,), "scalar": (), "2d": (n, 1) if tw else (1, n)}[per]
     shapes = [
         (dtype, (k, *lead) if tx else (*lead, k)),
         ("int8", (n, k) if tw else (k, n), (-128, 128)),
@@ -142,7 +144,7 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
     return {
         "op": "WeightQuantBatchMatmul",
         "inputs": shapes[:inputs],
-        "attrs": {"transpose_x": tx, "transpose_weight": tw},
+        "attrs": {"transpose_x": tx, "transpose_weight": tw, **more},
         "rtol": TOLERANCE[dtype],
         "atol": SMALLEST,
     }
@@ -181,6 +183,8 @@ CASES = (
     + [weight_case(t, (19,), 24, 45, i, t, per, o, False, tw) for t in TOLERANCE for i in (3, 4, 7)
        for per in ("channel", "tensor", "2d") for o in (False, True) for tw in (False, True)]
     + [weight_case(t, (3,), 24, 45, 7) for t in TOLERANCE]
+    + [weight_case(t, (m,), 24, 45, 4, per=per, tw=tw, subtract_offset=True) for t in TOLERANCE for m in (3, 29)
+       for per in ("channel", "scalar", "2d") for tw in (False, True)]
     + [weight_case(t, (m,), 24, 45, tx=True, tw=tw) for t in TOLERANCE for m in (3, 29) for tw in (False, True)]
 )  # fmt: skip
 
@@ -210,6 +214,10 @@ CASES += (
     [channel_case("QuantV2", (t, (-20, 20)), s, t, x, q) for t in TOLERANCE for x, s in CHANNELS for q in (False, True)]
     + [channel_case("AntiQuant", ("int8", (-128, 128)), s, d, x, q, dtype=t) for t in TOLERANCE for x, s in CHANNELS
        for d, q in (("float32", False), ("float16", True), (t, False))]
+    + [channel_case("AntiQuant", ("int8", (-128, 128)), s, "float32", x, dtype=t, subtract_offset=True)
+       for t in TOLERANCE for x, s in CHANNELS]
+    + [{"op": "AntiQuant", "inputs": [("int8", (5, 33), (-128, 128)), ("float32", (33,), (0.1, 9.0))],
+        "attrs": {"dtype": t}, "rtol": TOLERANCE[t], "atol": SMALLEST} for t in TOLERANCE]
     + [channel_case("Dequant", ("int32", (-2000, 2000)), s, d, x, q, dtype=t, relu_flag=r) for t in TOLERANCE
        for x, s in CHANNELS for d, q, r in (("float32", False, False), ("float16", True, True), (t, False, True))]
     # Halves go to the even neighbour; what is beyond saturates.
@@ -227,11 +235,11 @@ REFUSED = [
     ),
     refused("WeightQuantBatchMatmul: weight.dtype must be one of int8, got float32", X, ("float32", (8, 3)), S),
     refused(
-        r"WeightQuantBatchMatmul: antiquant_scale.shape must be \(1,\), \(3,\) or \(1, 3\), got \(8,\)",
+        r"WeightQuantBatchMatmul: antiquant_scale.shape must be \(\), \(1,\), \(3,\) or \(1, 3\), got \(8,\)",
         X, W, ("float32", (8,)),
     ),
     refused(
-        r"WeightQuantBatchMatmul: antiquant_offset.shape must be \(1,\), \(3,\) or \(3, 1\), got \(1, 3\)",
+        r"WeightQuantBatchMatmul: antiquant_offset.shape must be \(\), \(1,\), \(3,\) or \(3, 1\), got \(1, 3\)",
         X, ("int8", (3, 8)), S, ("float32", (1, 3)), transpose_weight=True,
     ),
     refused("WeightQuantBatchMatmul: antiquant_scale.dtype must equal x.dtype float32, got float16",
@@ -246,7 +254,7 @@ REFUSED = [
     refused(r"QuantBatchMatmul: x1's K must equal x2's K of 7, got 8 \(x1 \(4, 8\), x2 \(7, 3\)\)",
             A, ("int8", (7, 3)), S, op="QuantBatchMatmul"),
     refused("QuantBatchMatmul: x1.dtype must be one of int8, got float32", X, B, S, op="QuantBatchMatmul"),
-    refused(r"QuantBatchMatmul: scale.shape must be \(1,\) or \(3,\), got \(8,\)", A, B, ("float32", (8,)),
+    refused(r"QuantBatchMatmul: scale.shape must be \(\), \(1,\) or \(3,\), got \(8,\)", A, B, ("float32", (8,)),
             op="QuantBatchMatmul"),
     refused(r"QuantBatchMatmul: bias.shape must be \(3,\), got \(1,\)", A, B, S, ("float32", (0,)), ("int32", (1,)),
             op="QuantBatchMatmul"),

@@ -1,5 +1,5 @@
-// QuantV2: int8 of scale x + offset; AntiQuant: scale (x + offset) of int8; Dequant: deq_scale x of int32. Scales and
-// offsets are one value, or one for every index of an axis.
+// QuantV2: int8 of scale x + offset; AntiQuant: scale (x + offset) of int8, or scale (x - offset); Dequant: deq_scale x
+// of int32. Scales and offsets are one value, or one for every index of an axis.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -126,7 +126,8 @@ template <Kind kind> void Infer(InferContext &c) {
   if (kind == kQuant) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   else c.check_dtype(0, "x", {kind == kAnti ? OPGRAFT_INT8 : OPGRAFT_INT32});
   check_channels(c, 1, scale_name(kind));
-  if (kind != kDequant) {
+  if (kind == kAnti) c.check_inputs(2, 3);
+  if (kind != kDequant && c.inputs() > 2) {
     check_channels(c, 2, "offset");
     const int a = axis_of(c, 1), b = axis_of(c, 2);
     c.check(a < 0 || b < 0 || a == b, "offset must have the axis of scale, got shapes " +
@@ -146,7 +147,7 @@ struct Channels {
 template <Kind kind> Channels channels(const Context &c) {
   Channels r;
   const auto x = c.input(0).shape();
-  const int axis = std::max(axis_of(c, 1), kind == kDequant ? -1 : axis_of(c, 2));
+  const int axis = std::max(axis_of(c, 1), c.inputs() > 2 ? axis_of(c, 2) : -1);
   r.inner = axis < 0 ? c.input(0).size() : element_count(x.subspan(size_t(axis) + 1));
   r.channels = axis < 0 ? 1 : x[size_t(axis)];
   const auto read = [&](int i, std::vector<float> &to) {
@@ -159,8 +160,10 @@ template <Kind kind> Channels channels(const Context &c) {
   };
   if (r.channels == 0) return r;
   read(1, r.scale);
-  if (kind == kDequant) r.offset.assign(size_t(r.channels), 0.0f);
-  else read(2, r.offset);
+  if (c.inputs() > 2) read(2, r.offset);
+  else r.offset.assign(size_t(r.channels), 0.0f);
+  if (kind == kAnti && c.attr_bool("subtract_offset", false))
+    for (float &o : r.offset) o = -o;
   if (c.attr_bool("sqrt_mode", false))
     for (float &s : r.scale) s *= s;
   return r;
@@ -216,6 +219,6 @@ template <Kind kind> void Reference(Context &c) {
   OPGRAFT_OP(Name, .inputs = n, .infer = ::opgraft::Infer<::opgraft::kind>, \
              .kernel = ::opgraft::Kernel<::opgraft::kind>, .reference = ::opgraft::Reference<::opgraft::kind>)
 OPGRAFT_QUANT(QuantV2, 3, kQuant)
-OPGRAFT_QUANT(AntiQuant, 3, kAnti)
+OPGRAFT_QUANT(AntiQuant, -1, kAnti)
 OPGRAFT_QUANT(Dequant, 2, kDequant)
 #endif

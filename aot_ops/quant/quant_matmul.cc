@@ -74,8 +74,8 @@ void Infer(InferContext &c) {
     const auto s = c.input(i).shape();
     const int64_t count = element_count(s);
     if (count == 0) return;
-    c.check(s.size() == 1 && (count < 0 || size < 0 || count == size || (one && count == 1)),
-            std::string(name) + ".shape must be " + (one ? "(1,) or " : "") + to_string(Shape{size}) + ", got " +
+    c.check(s.size() <= 1 && (count < 0 || size < 0 || count == size || (one && count == 1)),
+            std::string(name) + ".shape must be " + (one ? "(), (1,) or " : "") + to_string(Shape{size}) + ", got " +
                 to_string(s));
   };
   check_vector(kScale, "scale", OPGRAFT_FLOAT32, n, true);

@@ -58,10 +58,10 @@ void check_per_channel(InferContext &c, int i, const char *name) {
   if (c.input(i).dtype() != OPGRAFT_FLOAT32) c.check_same_dtype(i, name, kX, "x");
   const auto shape = c.input(i).shape();
   const int64_t n = weight_n(c), count = element_count(shape);
-  const bool flat = shape.size() == 1, two = shape.size() == 2 && may_equal(shape[transpose_weight(c) ? 1 : 0], 1);
+  const bool flat = shape.size() <= 1, two = shape.size() == 2 && may_equal(shape[transpose_weight(c) ? 1 : 0], 1);
   if (i == kOffset && count == 0) return;
   c.check((flat || two) && (count < 0 || n < 0 || count == n || count == 1),
-          std::string(name) + ".shape must be (1,), (" + std::to_string(n) + ",) or " +
+          std::string(name) + ".shape must be (), (1,), (" + std::to_string(n) + ",) or " +
               to_string(transpose_weight(c) ? Shape{n, 1} : Shape{1, n}) + ", got " + to_string(shape));
 }
 
@@ -127,7 +127,7 @@ void PackWeight(InferContext &c, int, void *dst) {
   pack_b(p, kernels(p.dtype), dst);
 }
 
-// A scale or an offset by column, as float32.
+// A scale or an offset by column, as float32; an offset as it is added.
 std::vector<float> by_column(const Context &c, int i, int64_t n) {
   std::vector<float> to(static_cast<size_t>(n));
   const TensorView t = c.input(i);
@@ -135,6 +135,8 @@ std::vector<float> by_column(const Context &c, int i, int64_t n) {
     using T = decltype(zero);
     for (int64_t j = 0; j < n; ++j) to[size_t(j)] = float(t.data<T>()[t.size() == 1 ? 0 : j]);
   });
+  if (i == kOffset && c.attr_bool("subtract_offset", false))
+    for (float &o : to) o = -o;
   return to;
 }
 

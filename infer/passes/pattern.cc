@@ -28,6 +28,21 @@ double number(const AttrValue &v) {
   throw Error(OPGRAFT_INVALID_VALUE, "pattern: 1/name needs a number");
 }
 
+// The share of elements that are not 0; 1 of a dtype that has no product.
+double density(const Tensor &t) {
+  auto share = [&](auto zero) {
+    auto *x = t.data<decltype(zero)>();
+    const auto zeros = std::count_if(x, x + t.size(), [](auto v) { return float(v) == 0.0f; });
+    return t.size() == 0 ? 1.0 : 1.0 - double(zeros) / double(t.size());
+  };
+  switch (t.dtype()) {
+    case OPGRAFT_FLOAT32: return share(float());
+    case OPGRAFT_FLOAT16: return share(float16());
+    case OPGRAFT_BFLOAT16: return share(bfloat16());
+    default: return 1.0;
+  }
+}
+
 // A constant `a` of a graph against the number of a pattern, as the constant's dtype holds it.
 bool close(double a, double b, int32_t dtype) {
   if (dtype == OPGRAFT_FLOAT16) b = double(float(float16(float(b))));
@@ -309,6 +324,15 @@ bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, N
   return Matcher(graph, pattern, target).run(root, out);
 }
 
+bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
+  return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
+    if (s.kind != Pattern::Setting::kDtype && s.kind != Pattern::Setting::kDensity) return true;
+    const Value &v = graph.value(bound(graph, pattern, m, s.name));
+    return s.kind == Pattern::Setting::kDtype ? v.type.dtype == int32_t(number(s.literal))
+                                              : v.kind == Value::kConstant && density(v.constant) < number(s.literal);
+  });
+}
+
 Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op) {
   Attrs attrs;
   for (auto &[k, v] : m.attrs)
@@ -318,6 +342,7 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
       attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
       continue;
     }
+    if (s.kind == Pattern::Setting::kDtype || s.kind == Pattern::Setting::kDensity) continue;  // applies
     if (s.arranged()) {
       const ValueId of = bound(graph, pattern, m, s.name);
       check_arranged(graph, of, s.other.empty() ? of : bound(graph, pattern, m, s.other), s);

@@ -10,6 +10,8 @@
 //            | "part(" a "," x "," axis ")=" i "/" n    a is the i-th of n equal parts of x along the axis
 //            | "every(" a "," x "," axis ")=" i "/" n   a is the elements i, i + n, i + 2n, ... of x
 //            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
+//            | "dtype(" name ")=" dtype
+//            | "density(" weight ")<" number            a constant of which less than this share is not 0
 //            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
 #pragma once
 
@@ -45,9 +47,22 @@ struct Pattern {
     std::optional<TensorType> type;  // of the first output, where it must be this one
   };
   struct Setting {
-    enum Kind { kLiteral, kName, kInverse, kDim, kRank, kSameDim, kPart, kEvery, kRepeats, kCausal } kind = kLiteral;
+    enum Kind {
+      kLiteral,
+      kName,
+      kInverse,
+      kDim,
+      kRank,
+      kSameDim,
+      kDtype,
+      kDensity,
+      kPart,
+      kEvery,
+      kRepeats,
+      kCausal
+    } kind = kLiteral;
     std::string attr, name;
-    AttrValue literal;
+    AttrValue literal;  // kDtype: its number; kDensity: the share
     int64_t index = 0;
     std::string other{};  // kSameDim
     int64_t other_index = 0;
@@ -89,6 +104,9 @@ struct Match {
 // Matches with the first result at output 0 of `root`. Names in `attributes` (of the op that goes in)
 // bind scalar constants or attributes; all other names bind values.
 bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, NodeId root, Match &out);
+// Whether dtypes and densities are what the pattern asks for. Where not, it is meant for other graphs: no more is said
+// than of what does not match.
+bool applies(const Graph &graph, const Pattern &pattern, const Match &m);
 // The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
 // not known, or a condition on a rank does not hold.
 Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op);

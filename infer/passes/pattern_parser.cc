@@ -184,6 +184,8 @@ class Parser {
     skip(false);
     if (s.attr == "rank" && peek() == '(') return rank();
     if (s.attr == "dim" && peek() == '(') return same_dim();
+    if (s.attr == "density" && peek() == '(') return density();
+    if (s.attr == "dtype" && peek() == '(') return dtype();
     using Setting = Pattern::Setting;
     if (peek() == '(')
       for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kRepeats, Setting::kCausal})
@@ -278,19 +280,42 @@ class Parser {
   void rank() {
     Pattern::Setting s;
     s.kind = Pattern::Setting::kRank;
-    ++at_;
-    s.name = word();
-    if (s.name.empty() || peek() != ')') fail("rank(name)=n");
-    ++at_;
-    skip(false);
-    if (peek() != '=') fail("'='");
-    ++at_;
-    skip(false);
     double v;
     bool integer;
+    of_name(s, "rank(name)=n", '=');
     if (!number(v, integer) || !integer) fail("a number of dimensions");
     s.index = int64_t(v);
     p_.settings.push_back(std::move(s));
+  }
+  void density() {
+    Pattern::Setting s;
+    s.kind = Pattern::Setting::kDensity;
+    double v;
+    bool integer;
+    of_name(s, "density(name)<share", '<');
+    if (!number(v, integer) || !(v > 0) || v > 1) fail("a share of the elements, above 0 and at most 1");
+    s.literal = v;
+    p_.settings.push_back(std::move(s));
+  }
+  void dtype() {
+    Pattern::Setting s;
+    s.kind = Pattern::Setting::kDtype;
+    of_name(s, "dtype(name)=dtype", '=');
+    const int32_t wanted = dtype_from_name(word());
+    if (!wanted) fail("a dtype");
+    s.literal = int64_t(wanted);
+    p_.settings.push_back(std::move(s));
+  }
+  // (name) and the sign behind it
+  void of_name(Pattern::Setting &s, const std::string &form, char sign) {
+    ++at_;
+    s.name = word();
+    if (s.name.empty() || peek() != ')') fail(form);
+    ++at_;
+    skip(false);
+    if (peek() != sign) fail(std::string("'") + sign + "'");
+    ++at_;
+    skip(false);
   }
 
   const std::string &s_;

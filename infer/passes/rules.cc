@@ -5,6 +5,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <tuple>
 
 #include "infer/passes/passes.h"
 #include "infer/passes/pattern.h"
@@ -34,13 +35,15 @@ static void warn_once(const std::string &line) {
 
 std::vector<Rule> rules_of(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
-  // ones, so that a fused op is built up from what is already fused. Before all of them those that merely spell
-  // another primitive as one that patterns are made of: MatMul for MatMulExt.
+  // ones, so that a fused op is built up from what is already fused; but a rule for sparse constants, which hold for
+  // few graphs and gain more there, before all of its level. Before all of them those that merely spell another
+  // primitive as one that patterns are made of: MatMul for MatMulExt.
   struct Sized {
     Rule rule;
     std::string op;
     std::vector<std::string> calls;
     size_t size, level = 0;
+    bool sparse = false;
   };
   std::vector<Sized> all;
   std::set<std::string> grafts, fusing, called;
@@ -55,6 +58,8 @@ std::vector<Rule> rules_of(const Registry &registry) {
         continue;
       }
       all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, p.calls.size()});
+      all.back().sparse = std::any_of(p.settings.begin(), p.settings.end(),
+                                      [](auto &s) { return s.kind == Pattern::Setting::kDensity; });
       for (auto &c : p.calls) {
         all.back().calls.push_back(c.op);
         if (c.op != op->name()) called.insert(c.op);
@@ -77,8 +82,9 @@ std::vector<Rule> rules_of(const Registry &registry) {
       }
       if (!itself) made[s.op] = std::max(made[s.op], s.level);
     }
-  std::stable_sort(all.begin(), all.end(),
-                   [](auto &a, auto &b) { return a.level != b.level ? a.level < b.level : a.size > b.size; });
+  std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) {
+    return std::tuple(a.level, !a.sparse, b.size) < std::tuple(b.level, !b.sparse, a.size);
+  });
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));
   return out;

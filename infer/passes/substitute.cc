@@ -61,6 +61,7 @@ class Substituter {
       Match m;
       if (!match(g_, pattern, op ? &op->manifest : nullptr, root, m)) continue;
       if (rule.trace_pattern && !match_traced(rule, root, m)) continue;
+      if (!applies(g_, pattern, m)) continue;
       std::string node = g_.node(root).name;
       auto left = [&](const std::string &why) {
         if (reported_.insert({rule.name, node, why}).second) report_.left.push_back({rule.name, node, why});

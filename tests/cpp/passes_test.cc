@@ -233,7 +233,8 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast", "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2",
         "GeLU(Mul(x, gamma), approximate=tanh)", "Softmax(Mul(x, gamma), axis=a) -> epsilon=a",
         "Add(Mul(x, gamma), bias)", "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
-        "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), causal(gamma)"})
+        "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), causal(gamma)",
+        "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
       {"Mul(x, Rsqrt(Add(gamma, eps)))",
@@ -249,6 +250,8 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, gamma) -> eps=1", "-> eps= must be one of the op's attributes (epsilon, mode)", false},
       {"Mul(x, gamma) -> epsilon=1/c", "-> epsilon=: c must be a value", false},
       {"Mul(x, gamma) -> rank(z)=2", "-> rank(z): z must be a value", false},
+      {"Mul(x, gamma) -> dtype(z)=int8", "-> dtype(z): z must be a value", false},
+      {"Mul(x, gamma) -> density(z)<0.1", "-> density(z): z must be a value", false},
       {"Mul(x, gamma) -> part(z, x, -1)=0/2", "-> part(z, x, -1)=0/2: z must be a value", false},
       {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
       {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
@@ -264,10 +267,31 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
 }
 
 TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
-  for (const char *text : {"", "Mul(", "Mul(x,", "x", "a = ", "Mul(x, y) ->", "Mul(x y)", "Mul(x, p=[1, )",
-                           "Mul(x, p=\"a)", "Mul(x) -> rank(x)", "Mul(x) -> rank()=2", "Mul(x) -> rank(x)=a",
-                           "Mul(x) -> part(x, x, 1)", "Mul(x) -> every(x, x, 1)=2/2", "Mul(x) -> repeats(x, 1)",
-                           "Mul(x) -> causal()", "Mul(Neg(x)[-1], x)", "Mul(Neg(x)[1, x)"})
+  for (const char *text : {"",
+                           "Mul(",
+                           "Mul(x,",
+                           "x",
+                           "a = ",
+                           "Mul(x, y) ->",
+                           "Mul(x y)",
+                           "Mul(x, p=[1, )",
+                           "Mul(x, p=\"a)",
+                           "Mul(x) -> rank(x)",
+                           "Mul(x) -> rank()=2",
+                           "Mul(x) -> rank(x)=a",
+                           "Mul(x) -> part(x, x, 1)",
+                           "Mul(x) -> every(x, x, 1)=2/2",
+                           "Mul(x) -> repeats(x, 1)",
+                           "Mul(x) -> causal()",
+                           "Mul(x) -> density(x)=0.1",
+                           "Mul(x) -> density()<0.1",
+                           "Mul(x) -> density(x)<0",
+                           "Mul(x) -> dtype(x)=int7",
+                           "Mul(x) -> dtype(x)<int8",
+                           "Mul(x) -> density(x)<1.5",
+                           "Mul(x) -> density(x)<a",
+                           "Mul(Neg(x)[-1], x)",
+                           "Mul(Neg(x)[1, x)"})
     EXPECT_THROW(parse_pattern(text, "test"), Error) << text;
 }
 

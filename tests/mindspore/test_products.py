@@ -61,30 +61,91 @@ def test_gradients(mode, name, batch_a, batch_b, ta, tb):
 
 
 class Quantised(nn.Cell):
-    """A weight [N, K] of eight bits, widened and scaled by output channel."""
+    """A weight [N, K] of eight bits, widened and scaled by output channel; with or without a zero point."""
 
-    def __init__(self, weight, scale):
+    def __init__(self, weight, scale, zero):
         super().__init__()
         self.weight = ms.Parameter(Tensor(weight), name="weight")
         self.scale = ms.Parameter(Tensor(scale), name="scale")
+        self.zero = None if zero is None else ms.Parameter(Tensor(zero), name="zero")
         self.product = ops.MatMul(transpose_b=True)
 
     def construct(self, x):
-        return self.product(x, ops.cast(self.weight, ms.float32) * self.scale)
+        w = ops.cast(self.weight, ms.float32)
+        if self.zero is not None:
+            w = w - ops.cast(self.zero, ms.float32)
+        return self.product(x, w * self.scale)
 
 
-def test_an_exported_weight_of_eight_bits(tmp_path):
+def grafted(net, x, folder):
+    """The exported model with our operators, and which were put in."""
     ms.set_context(mode=ms.GRAPH_MODE)
-    rng = np.random.default_rng(0)
-    w, scale = rng.integers(-128, 128, (35, 18)).astype(np.int8), rng.uniform(0.001, 0.01, (35, 1)).astype(np.float32)
-    net, x = Quantised(w, scale), normal(5, 18)
-    want = net(Tensor(x)).asnumpy()
-    ms.export(net, Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
-    ours = opgraft.nn.GraphCell(opgraft.load(tmp_path / "net.mindir"))
+    ms.export(net, Tensor(x), file_name=str(folder / "net"), file_format="MINDIR")
+    ours = opgraft.nn.GraphCell(opgraft.load(folder / "net.mindir"))
     report = opgraft.rewrite.substitute(ours, prove=[[opgraft.Tensor(x)]])
-    assert [s["op"].split("@")[0] for s in report.swapped] == ["WeightQuantBatchMatmul"]
-    x64, w64 = x.astype(np.float64), (w.astype(np.float64) * scale).T
-    # The sum's error, and three roundings of a scaled weight or of the scaled sum.
-    bound = 8 * 2.0**-24 * np.sqrt(18 * (x64**2 @ w64**2) / 6) + 3 * 2.0**-24 * (abs(x64) @ abs(w64))
-    for y in (ours(opgraft.Tensor(x)).asnumpy(), want):
+    return ours(opgraft.Tensor(x)).asnumpy(), [s["op"].split("@")[0] for s in report.swapped]
+
+
+@pytest.mark.parametrize("zero_point", [False, True])
+@pytest.mark.parametrize("shape", [(35, 1), ()])
+def test_an_exported_weight_of_eight_bits(tmp_path, zero_point, shape):
+    rng = np.random.default_rng(0)
+    w, scale = rng.integers(-128, 128, (35, 18)).astype(np.int8), rng.uniform(0.001, 0.01, shape).astype(np.float32)
+    zero = rng.integers(-9, 9, shape).astype(np.int8) if zero_point else None
+    net, x = Quantised(w, scale, zero), normal(5, 18)
+    got, swapped = grafted(net, x, tmp_path)
+    assert swapped == ["WeightQuantBatchMatmul"]
+    shift = 0.0 if zero is None else zero.astype(np.float64)
+    x64, w64 = x.astype(np.float64), ((w - shift) * scale).T
+    size = ((abs(w.astype(np.float64)) + abs(shift)) * scale).T
+    # The sum's error, and four roundings of a scaled weight or of the scaled sum.
+    bound = 8 * 2.0**-24 * np.sqrt(18 * (x64**2 @ size**2) / 6) + 4 * 2.0**-24 * (abs(x64) @ size)
+    for y in (got, net(Tensor(x)).asnumpy()):
         assert (abs(y - x64 @ w64) <= bound).all()
+
+
+class Integers(nn.Cell):
+    def __init__(self, weight, scale):
+        super().__init__()
+        self.weight, self.scale = ms.Parameter(Tensor(weight), name="w"), ms.Parameter(Tensor(scale), name="s")
+
+    def construct(self, x):
+        return ops.matmul(ops.cast(x, ms.float32), ops.cast(self.weight, ms.float32)) * self.scale
+
+
+class Dequantised(nn.Cell):
+    def __init__(self, zero, scale):
+        super().__init__()
+        self.zero, self.scale = ms.Parameter(Tensor(zero), name="z"), ms.Parameter(Tensor(scale), name="s")
+
+    def construct(self, x):
+        return (ops.cast(x, ms.float32) - self.zero) * self.scale
+
+
+def test_exported_integers(tmp_path):
+    rng = np.random.default_rng(1)
+    x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in ((5, 18), (18, 35)))
+    scale, zero = (rng.uniform(0.001, 0.01, 35).astype(np.float32), rng.integers(-9, 9, 18).astype(np.float32))
+    want = (x.astype(np.int64) @ w.astype(np.int64)) * scale.astype(np.float64)
+    got, swapped = grafted(Integers(w, scale), x, tmp_path)
+    assert swapped == ["QuantBatchMatmul"]
+    assert (abs(got - want) <= 2.0**-24 * abs(want)).all()  # an exact sum below 2^24, one rounding
+    got, swapped = grafted(Dequantised(zero, scale[:18]), x, tmp_path)
+    assert swapped == ["AntiQuant"]
+    want = (x - zero.astype(np.float64)) * scale[:18]
+    assert (abs(got - want) <= 2.0**-24 * abs(want)).all()
+
+
+@pytest.mark.parametrize("density,swapped", [(0.05, ["SparseMatMul"]), (0.5, ["Dense"])])
+def test_an_exported_pruned_layer(tmp_path, density, swapped):
+    rng = np.random.default_rng(2)
+    w, bias, x = normal(35, 180), normal(35, seed=1), normal(5, 180, seed=3)
+    w[rng.random(w.shape) >= density] = 0
+    layer = nn.Dense(180, 35, weight_init=Tensor(w), bias_init=Tensor(bias))
+    got, found = grafted(layer, x, tmp_path)
+    assert found == swapped
+    x64 = x.astype(np.float64)
+    terms = np.count_nonzero(w, 1).max() + 5  # and the bias
+    bound = (terms + 1) * 2.0**-24 * (abs(x64) @ abs(w.T) + abs(bias))
+    for y in (got, layer(Tensor(x)).asnumpy()):
+        assert (abs(y - (x64 @ w.T + bias)) <= bound).all()

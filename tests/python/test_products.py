@@ -50,41 +50,106 @@ def test_packed_weights_keep_their_type(tmp_path):
 
 
 class Quantised(nn.Cell):
-    """A weight of eight bits as models spell it; an input here, as a trace computes with constants at once."""
+    """A weight of eight bits as models spell it, with what is added to it or with ONNX's zero point; inputs here, as a
+    trace computes with constants at once."""
 
-    transpose = False
+    def __init__(self, offset="", transpose=False):
+        super().__init__()
+        self.offset, self.transpose = offset, transpose
 
-    def construct(self, x, weight, scale):
-        return ops.matmul(x, ops.cast(weight, opgraft.float32) * scale, transpose_b=self.transpose)
+    def construct(self, x, weight, scale, offset=None):
+        w = ops.cast(weight, opgraft.float32)
+        if self.offset:
+            w = w + offset if self.offset == "+" else w - ops.cast(offset, opgraft.float32)
+        return ops.matmul(x, w * scale, transpose_b=self.transpose)
 
 
-class Turned(Quantised):
-    transpose = True
-
-
-class Offset(Quantised):
-    def construct(self, x, weight, scale):
-        return ops.matmul(x, (ops.cast(weight, opgraft.float32) + 3.0) * scale)
+WHOLE, PART = ["WeightQuantBatchMatmul"], ["AntiQuant"]
 
 
 @pytest.mark.parametrize("prove", [False, True])
-@pytest.mark.parametrize("model,k,n,scale_shape,swapped", [
-    (Quantised, 2100, 70, (70,), True), (Quantised, 33, 70, (1, 70), True), (Quantised, 33, 70, (1,), True),
-    (Turned, 33, 70, (70, 1), True), (Turned, 33, 33, (33, 1), True),
-    (Quantised, 33, 70, (33, 1), False), (Quantised, 33, 33, (33, 1), False), (Quantised, 33, 70, (33, 70), False),
-    (Turned, 33, 33, (33,), False), (Turned, 33, 33, (1, 33), False), (Offset, 33, 70, (70,), False),
+@pytest.mark.parametrize("offset,transpose,k,n,shape,swapped", [
+    ("", False, 2100, 70, (70,), WHOLE), ("", False, 33, 70, (1, 70), WHOLE), ("", False, 33, 70, (1,), WHOLE),
+    ("", True, 33, 70, (70, 1), WHOLE), ("", True, 33, 33, (33, 1), WHOLE), ("", True, 33, 70, (), WHOLE),
+    ("+", False, 33, 70, (70,), WHOLE), ("+", True, 33, 70, (70, 1), WHOLE), ("-", False, 33, 70, (), WHOLE),
+    ("-", False, 33, 70, (1, 70), WHOLE), ("-", True, 33, 70, (70, 1), WHOLE), ("-", True, 33, 33, (), WHOLE),
+    # The scale lies along K: only the weight itself is made by one operator.
+    ("", False, 33, 70, (33, 1), PART), ("", False, 33, 33, (33, 1), PART), ("", True, 33, 33, (33,), PART),
+    ("", True, 33, 33, (1, 33), PART), ("-", False, 33, 33, (33, 1), PART), ("+", True, 33, 33, (33,), PART),
+    ("", False, 33, 70, (33, 70), []), ("-", True, 33, 33, (33, 33), []),
 ])  # fmt: skip
-def test_a_scaled_weight_is_swapped(model, k, n, scale_shape, swapped, prove):
+def test_a_scaled_weight_is_swapped(offset, transpose, k, n, shape, swapped, prove):
     rng = np.random.default_rng(0)
-    w = rng.integers(-128, 128, (n, k) if model.transpose else (k, n)).astype(np.int8)
-    scale = rng.uniform(0.001, 0.01, scale_shape).astype(np.float32)
-    x = rng.standard_normal((3, k)).astype(np.float32)
-    net, given = model(), [Tensor(x), Tensor(w), Tensor(scale)]
+    w = rng.integers(-128, 128, (n, k) if transpose else (k, n)).astype(np.int8)
+    scale = rng.uniform(0.001, 0.01, shape).astype(np.float32)
+    x, o = rng.standard_normal((3, k)).astype(np.float32), rng.integers(-9, 9, shape).astype(np.int8)
+    given = [Tensor(x), Tensor(w), Tensor(scale)]
+    if offset:
+        given.append(Tensor(o.astype(np.float32) if offset == "+" else o))
+    net = Quantised(offset, transpose)
     net.set_inputs(*given)
     report = rewrite.substitute(net, prove=[given] if prove else None)
-    assert [s["op"].split("@")[0] for s in report.swapped] == ["WeightQuantBatchMatmul"] * swapped
-    a, b = x.astype(np.float64), (w.astype(np.float64) + (3.0 if model is Offset else 0.0)) * scale
-    b = b.T if model.transpose else b
-    # The sum's error as above; three roundings of a weight or of the scaled sum.
-    bound = 8 * 2.0**-24 * np.sqrt(k * (a**2 @ b**2) / 6) + 3 * 2.0**-24 * (np.abs(a) @ np.abs(b))
+    assert [s["op"].split("@")[0] for s in report.swapped] == swapped
+    a, plain = x.astype(np.float64), w.astype(np.float64)
+    shift = {"": 0.0, "+": 1.0, "-": -1.0}[offset] * o.astype(np.float64)
+    b, size = (plain + shift) * scale, (abs(plain) + abs(shift)) * scale
+    b, size = (b.T, size.T) if transpose else (b, size)
+    # The sum's error as above, of the weights and of x times the offset; four roundings of a weight or of the sum.
+    bound = 8 * 2.0**-24 * np.sqrt(k * (a**2 @ size**2) / 6) + 4 * 2.0**-24 * (np.abs(a) @ size)
     assert (np.abs(net(*given).asnumpy() - a @ b) <= bound).all()
+
+
+class Integers(nn.Cell):
+    """Eight-bit tensors multiplied as ONNX's MatMulInteger is written without it."""
+
+    def __init__(self, dtype=opgraft.float32, transpose=False):
+        super().__init__()
+        self.dtype, self.transpose = dtype, transpose
+
+    def construct(self, x, w, scale):
+        wide = ops.cast(x, self.dtype), ops.cast(w, self.dtype)
+        return ops.matmul(*wide, transpose_b=self.transpose) * scale
+
+
+@pytest.mark.parametrize("dtype,of,transpose,shape,swapped", [
+    (np.float32, np.int8, False, (70,), True), (np.float32, np.int8, True, (70,), True),
+    (np.float32, np.int8, False, (), True), (np.float32, np.int8, False, (1,), True),
+    (np.float32, np.int8, False, (5, 1), False),  # by rows
+    (np.float32, np.int32, False, (70,), False), (np.float16, np.int8, False, (70,), False),
+])  # fmt: skip
+def test_a_product_of_integers_is_swapped(dtype, of, transpose, shape, swapped):
+    rng = np.random.default_rng(0)
+    x, w = rng.integers(-7, 8, (2, 5, 33)).astype(of), rng.integers(-7, 8, (33, 70)).astype(of)
+    scale = rng.uniform(0.001, 0.01, shape).astype(dtype)
+    want = (x.astype(np.float64) @ w) * scale.astype(np.float64)
+    given = [Tensor(x), Tensor(w.T.copy() if transpose else w), Tensor(scale)]
+    net = Integers(getattr(opgraft, np.dtype(dtype).name), transpose)
+    net.set_inputs(*given)
+    report = rewrite.substitute(net, prove=[given])
+    assert [s["op"].split("@")[0] for s in report.swapped] == ["QuantBatchMatmul"] * swapped
+    assert not report.left or (of == np.int8 and dtype == np.float32)  # meant for other dtypes: nothing is said
+    # Sums below 2^11 are exact in either type; one rounding.
+    half_ulp = 2.0**-24 if dtype == np.float32 else 2.0**-11
+    assert (abs(net(*given).asnumpy() - want) <= half_ulp * abs(want) + 2.0**-25).all()
+
+
+@pytest.mark.parametrize("of,swapped", [(np.int8, True), (np.int32, False), (np.int64, False)])
+@pytest.mark.parametrize("offset", ["", "+", "-"])
+def test_dequantising_is_swapped(of, swapped, offset):
+    rng = np.random.default_rng(1)
+    x, zero = rng.integers(0, 100, (4, 7, 33)).astype(of), rng.integers(-9, 9, (33,)).astype(np.float32)
+    scale = rng.uniform(0.001, 0.01, (33,)).astype(np.float32)
+
+    class Net(nn.Cell):
+        def construct(self, x, scale, zero):
+            x = ops.cast(x, opgraft.float32)
+            return (x + zero if offset == "+" else x - zero if offset == "-" else x) * scale
+
+    given = [Tensor(x), Tensor(scale), Tensor(zero)]
+    net = Net()
+    net.set_inputs(*given)
+    report = rewrite.substitute(net, prove=[given])
+    assert [s["op"].split("@")[0] for s in report.swapped] == PART * swapped and not report.left
+    shift = {"": 0.0, "+": 1.0, "-": -1.0}[offset] * zero.astype(np.float64)
+    want = (x + shift) * scale.astype(np.float64)  # the sum is exact: one rounding
+    assert (abs(net(*given).asnumpy() - want) <= 2.0**-24 * abs(want)).all()

@@ -230,3 +230,57 @@ def test_a_rule_grafts_pruned_layers():
     bound = more + (1 + 2.0**-15) * (error @ abs(net.second.weight.asnumpy().T))
     for y in (before, net(x).asnumpy()):
         close(y, want, bound, 2.0**-24)
+
+
+class Pruned(nn.Cell):
+    """A product as frameworks spell it: MatMul of a weight (N, K), of (K, N) as ONNX keeps it with an Add, MatMulExt,
+    and the weight on the left."""
+
+    def __init__(self, weight, spelling):
+        super().__init__()
+        self.weight, self.spelling = Parameter(Tensor(weight), name="weight"), spelling
+        self.bias = Parameter(Tensor(np.arange(weight.shape[1], dtype=np.float32)), name="bias")
+        self.dense = nn.Dense(*weight.shape)
+        self.dense.weight.set_data(Tensor(weight.T.copy()))
+
+    def construct(self, x):
+        if self.spelling == "Dense":
+            return self.dense(x)
+        if self.spelling == "left":
+            return ops.matmul(self.weight, x, transpose_a=True, transpose_b=True)
+        if self.spelling == "MatMulExt":
+            return ops.primitive("MatMulExt", x, self.weight)
+        return ops.matmul(x, self.weight) + self.bias
+
+
+@pytest.mark.parametrize("density,swapped", [(0.05, True), (0.095, True), (0.105, False), (1.0, False)])
+@pytest.mark.parametrize("spelling,lead", [
+    ("Dense", (3,)), ("Dense", (2, 5)), ("ONNX", (3,)), ("ONNX", (2, 5)), ("MatMulExt", (3,)), ("MatMulExt", (2, 5)),
+    ("left", (3,)),
+])  # fmt: skip
+def test_a_pruned_weight_is_swapped(density, swapped, spelling, lead):
+    rng = np.random.default_rng(5)
+    w = rng.standard_normal((200, 100)).astype(np.float32)
+    w.ravel()[rng.permutation(w.size)[: round(w.size * (1 - density))]] = 0
+    net, x = Pruned(w, spelling), rng.standard_normal((*lead, 200)).astype(np.float32)
+    bias = net.dense.bias.asnumpy() if spelling == "Dense" else net.bias.asnumpy() if spelling == "ONNX" else 0.0
+    net.set_inputs(Tensor(x))
+    report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
+    assert ("SparseMatMul" in str(report.swapped)) == swapped
+    assert not any("SparseMatMul" in entry["op"] for entry in report.left)
+    want = x.astype(np.float64) @ w
+    bound = (np.count_nonzero(w, 0).max() + 5) * 2.0**-24 * (abs(x.astype(np.float64)) @ abs(w) + abs(bias))
+    want = want + bias
+    if spelling == "left":
+        want, bound = want.T, bound.T
+    close(net(Tensor(x)).asnumpy(), want, bound, 2.0**-24)
+
+
+def test_a_matrix_that_comes_with_the_call_is_not_swapped():
+    class Net(nn.Cell):
+        def construct(self, x, w):
+            return ops.matmul(x, w)
+
+    net, zeros = Net(), Tensor(np.zeros((8, 8), np.float32))
+    report = opgraft.rewrite.substitute(net, prove=[[zeros, zeros]])
+    assert not report.swapped and not report.left
