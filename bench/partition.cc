@@ -40,13 +40,13 @@ int main() {
         mean.even += u.even / n;
         mean.greedy += u.greedy / n;
         mean.adaptive += u.adaptive / n;
+        mean.packed += u.packed / n;
         mean.limit += u.limit / n;
-        mean.strips += u.strips / n;
       }
       text += fmt::format(
-          "{}\"{}\": {{\"even\": {:.4f}, \"greedy\": {:.4f}, \"adaptive\": {:.4f}, \"limit\": {:.4f}, "
-          "\"strips\": {:.4f}}}",
-          cores == 8 ? "" : ", ", cores, mean.even, mean.greedy, mean.adaptive, mean.limit, mean.strips);
+          "{}\"{}\": {{\"even\": {:.4f}, \"greedy\": {:.4f}, \"adaptive\": {:.4f}, \"packed\": {:.4f}, "
+          "\"limit\": {:.4f}}}",
+          cores == 8 ? "" : ", ", cores, mean.even, mean.greedy, mean.adaptive, mean.packed, mean.limit);
     }
     text += "}";
   }

@@ -6,10 +6,14 @@
 //   adaptive  chunks of consecutive items that shrink (guided self-scheduling, Polychronopoulos and Kuck 1987, but by
 //             work, not by count), the largest first, taken by whoever is free: neighbours stay together, and a core
 //             that is slow or taken away costs its share and no more
+//
+// An item that is too large for any such cut is cut across, as a row of a sparse matrix by the columns of the dense
+// one.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <numeric>
 #include <queue>
@@ -63,41 +67,77 @@ inline Parts greedy(std::span<const double> work, int64_t parts) {
   return result;
 }
 
-// Items [begin, end).
+// The same parts, the one with the most work first.
+inline Parts largest_first(const Parts &parts, std::span<const double> work) {
+  std::vector<double> loads(size_t(parts.size()), 0.0);
+  std::vector<int64_t> order(loads.size());
+  for (int64_t p = 0; p < parts.size(); ++p)
+    for (int64_t item : parts[p]) loads[size_t(p)] += work[size_t(item)];
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return loads[size_t(a)] > loads[size_t(b)]; });
+  Parts result;
+  for (int64_t p : order) {
+    result.items.insert(result.items.end(), parts[p].begin(), parts[p].end());
+    result.begin.push_back(int64_t(result.items.size()));
+  }
+  return result;
+}
+
+// Items [begin, end), or of one item that is cut across the part `part` of `parts`.
 struct Chunk {
-  int64_t begin, end;
+  int64_t begin, end, part = 0, parts = 1;
 };
 
 // before(i): what the items before i cost together; it ascends from before(0) = 0. A chunk is a share of what is left,
-// 1 of 2 `workers`, but at least `least` work and one item.
-template <class WorkBefore>
-std::vector<Chunk> adaptive(int64_t items, int64_t workers, double least, const WorkBefore &before) {
+// 1 of 2 `workers`, but at least `least` work and one item; an item that is larger is cut into at most `most_parts`.
+template <class WorkBefore> std::vector<Chunk> adaptive(int64_t items, int64_t workers, double least,
+                                                        const WorkBefore &before, int64_t most_parts = 1) {
   std::vector<Chunk> chunks;
   const double total = items ? double(before(items)) : 0.0;
   for (int64_t i = 0; i < items;) {
-    const double done = double(before(i)), upto = done + std::max(least, (total - done) / double(2 * workers));
+    const double done = double(before(i)), share = std::max(least, (total - done) / double(2 * workers));
     // The last end at which the chunk is not yet larger than it may be.
     int64_t low = i + 1, high = items;
     while (low < high) {
       const int64_t middle = low + (high - low + 1) / 2;
-      if (double(before(middle)) <= upto) low = middle;
+      if (double(before(middle)) <= done + share) low = middle;
       else high = middle - 1;
     }
-    chunks.push_back({i, low});
+    const double shares = share > 0 ? (double(before(low)) - done) / share : 1.0;
+    const int64_t parts = int64_t(std::ceil(std::clamp(shares, 1.0, double(most_parts))));
+    for (int64_t p = 0; p < parts; ++p) chunks.push_back({i, low, p, parts});
     i = low;
   }
-  auto work = [&](const Chunk &c) { return double(before(c.end)) - double(before(c.begin)); };
+  auto work = [&](const Chunk &c) { return (double(before(c.end)) - double(before(c.begin))) / double(c.parts); };
   std::stable_sort(chunks.begin(), chunks.end(), [&](auto &a, auto &b) { return work(a) > work(b); });
   return chunks;
 }
 
-// Runs body(begin, end, worker) for every chunk on the threads of the call; each takes the next one when it is free.
+// How many tasks items are cut into where each task has a fixed cost: of 256 items, or fewer, but not below 32, so that
+// each worker gets four; as many for every worker.
+inline int64_t task_count(int64_t items, int64_t workers) {
+  const int64_t count = std::max((items + 255) / 256, std::min(4 * workers, (items + 31) / 32));
+  return count <= 4 * workers ? count : (count + workers - 1) / workers * workers;
+}
+
+// How many of `columns` a unit of work takes, a task by some of them: `most`, or half of it, … or 1, so that there are
+// 3 units of the largest task's size for every worker; 2, where less than `cheap` columns make each cost more. skew:
+// the largest task's work, in that of the mean one.
+inline int64_t columns_at_once(int64_t tasks, double skew, int64_t columns, int64_t workers, int64_t most,
+                               int64_t cheap) {
+  int64_t at_once = most;
+  const auto units = [&] { return double(tasks * ((columns + at_once - 1) / at_once)) / skew; };
+  while (at_once > 1 && units() < (at_once > cheap ? 3.5 : 2.0) * double(workers)) at_once /= 2;
+  return at_once;
+}
+
+// Runs body(chunk, worker) for every chunk on the threads of the call; each takes the next one when it is free.
 // (parallel_for alone would hand out several neighbours of the list at a time, the largest ones together.)
 template <class Context, class Body> void run(Context &c, const std::vector<Chunk> &chunks, const Body &body) {
   std::atomic<size_t> next{0};
   c.parallel_for(std::min<int64_t>(c.threads(), int64_t(chunks.size())), 1, [&](int64_t, int64_t, int worker) {
-    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();)
-      body(chunks[i].begin, chunks[i].end, worker);
+    for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < chunks.size();) body(chunks[i], worker);
   });
 }
 

@@ -96,8 +96,7 @@ class Packer {
       cost_ += work_[size_t(q)];
     }
     strategy_ = may_be_dense && cost_ > kDenseAbove * double(quads) * double(m.columns_count) ? kDense : kSparse;
-    // Few enough that the dense operand, read once a task, is worth it; enough to keep all cores busy.
-    tasks_ = std::max((m.rows + 255) / 256, std::min(2 * processors(), (m.rows + 31) / 32));
+    tasks_ = partition::task_count(m.rows, processors());  // each reads the dense operand once
   }
 
   Strategy strategy() const { return strategy_; }
@@ -138,12 +137,10 @@ class Packer {
       end = at + bytes;
       return at;
     };
-    const partition::Parts tasks = partition::greedy(work_, tasks_);
-    for (int64_t t = 0; t < tasks_; ++t) {
-      double load = 0;
-      for (int64_t q : tasks[t]) load += work_[size_t(q)];
-      p.skew = std::max(p.skew, cost_ == 0 ? 1.0 : load * double(tasks_) / cost_);
-    }
+    const partition::Parts tasks = partition::largest_first(partition::greedy(work_, tasks_), work_);
+    double largest = 0;
+    for (int64_t q : tasks[0]) largest += work_[size_t(q)];
+    p.skew = cost_ == 0 ? 1.0 : std::max(1.0, largest * double(tasks_) / cost_);
     p.task_begin = room(8 * (tasks_ + 1));
     p.task_rows = room(4 * m_.rows);
     p.group_begin = room(8 * (tasks_ * blocks_ + 1));

@@ -33,12 +33,12 @@ namespace {
 
 constexpr double kStepsPerMicrosecond = 300;  // about, of packed groups, four vectors wide
 
-// Strips of the columns: whole ones, and one or two or four vectors for the rest.
+// Strips of the columns, four vectors wide or less: whole ones, and one or two or four vectors for the rest.
 struct Strips {
   int64_t width, columns, count, padded;  // columns, and what the strips hold together
-  explicit Strips(int64_t columns_) : width(StripWidth_simd()()), columns(columns_) {
+  Strips(int64_t columns_, int64_t width_) : width(width_), columns(columns_) {
     const int64_t rest = columns % width, lanes = SpmmLanes_simd()();
-    const int64_t tail = rest == 0 ? 0 : rest <= lanes ? lanes : rest <= 2 * lanes ? 2 * lanes : width;
+    const int64_t tail = rest == 0 ? 0 : rest <= lanes ? lanes : rest <= 2 * lanes ? 2 * lanes : 4 * lanes;
     count = columns / width + (rest != 0);
     padded = columns / width * width + tail;
   }
@@ -52,8 +52,8 @@ struct Strips {
 struct Layout {
   Strips strips;
   int64_t block, blocks, rows;
-  Layout(const Product &p, int64_t block_, int64_t threads)
-      : strips(p.columns), block(block_), blocks((p.inner + block_ - 1) / block_), rows(p.rows + threads) {}
+  Layout(const Product &p, int64_t block_, int64_t threads, int64_t width)
+      : strips(p.columns, width), block(block_), blocks((p.inner + block_ - 1) / block_), rows(p.rows + threads) {}
   int64_t tile(int64_t s, int64_t b) const { return (strips.begin(s) * blocks + b * strips.width_of(s)) * (block + 1); }
   int64_t tiles() const { return strips.padded * blocks * (block + 1); }
   int64_t sums(int64_t s) const { return strips.begin(s) * rows; }
@@ -65,7 +65,7 @@ int32_t block_of(int64_t inner) { return block_length(StripWidth_simd()() * 4, i
 }  // namespace
 
 uint64_t workspace_bytes(const Product &p, int64_t threads) {
-  const Layout l(p, block_of(p.inner), threads);
+  const Layout l(p, block_of(p.inner), threads, StripWidth_simd()());  // narrower ones take no more
   return 4 * uint64_t(l.tiles() + l.all_sums());
 }
 
@@ -74,7 +74,12 @@ Packing::Packing(Csr &m, bool may_be_dense) : packer_((tidy(m), m), block_of(m.c
 void multiply(Context &c, const Product &p, const Packed &s) {
   if (p.rows == 0 || p.columns == 0) return;
   const int64_t threads = c.threads();
-  const Layout l(p, s.block, threads);
+  // Units: a task and as many strips as keep its sums in L2; fewer, and narrower ones, where units are too few, or one
+  // of them too large, for the threads.
+  const int64_t lanes = SpmmLanes_simd()(), strip_vectors = StripWidth_simd()() / lanes;
+  const int64_t vectors = partition::columns_at_once(s.tasks, s.skew, (p.columns + lanes - 1) / lanes, threads,
+                                                     4 * strip_vectors, strip_vectors);
+  const Layout l(p, s.block, threads, std::min(vectors, strip_vectors) * lanes);
   Scratch<float> scratch(c, size_t(l.tiles() + l.all_sums()));
   float *tiles = scratch.get(), *sums = tiles + l.tiles();
   const auto tile = Tile_simd(p.dtype);
@@ -88,11 +93,7 @@ void multiply(Context &c, const Product &p, const Packed &s) {
                        finite.store(false, std::memory_order_relaxed);
                    }
                  });
-  // Units: a task and as many strips as keep its sums in L2; fewer where units are too few, or one of them too large,
-  // for the threads.
-  int64_t at_once = std::min<int64_t>(4, l.strips.count);
-  const auto count = [&] { return double(s.tasks * ((l.strips.count + at_once - 1) / at_once)) / s.skew; };
-  while (at_once > 1 && count() < 3.0 * double(threads)) at_once = (at_once + 1) / 2;
+  const int64_t at_once = std::min(std::max<int64_t>(vectors / strip_vectors, 1), l.strips.count);
   const int64_t parts = (l.strips.count + at_once - 1) / at_once, units = s.tasks * parts;
   const double steps = double(s.nonzeros) / kGroupRows / double(s.tasks) * double(at_once);
   const auto groups = Groups_simd();
@@ -190,15 +191,20 @@ template <class I> void multiply(Context &c, const Product &p, const CsrView<I> 
   // Chunks of rows of about the same work, 16 µs at least: an entry costs its row of D, a row its result.
   const auto before = [&](int64_t r) { return double(s.begin[r]) + 2.0 * double(r); };
   const double least = 16 * 12000.0 / double(p.columns + 16);
-  const auto chunks = partition::adaptive(p.rows, threads, least, before);
-  partition::run(c, chunks, [&](int64_t from, int64_t to, int worker) {
+  const int64_t lanes = SpmmLanes_simd()(), vectors = (p.columns + lanes - 1) / lanes;
+  const auto chunks = partition::adaptive(p.rows, threads, least, before, vectors);
+  partition::run(c, chunks, [&](const partition::Chunk &chunk, int worker) {
     float *y = sums.get() + worker * width;
-    for (int64_t r = from; r < to; ++r) {
+    const int64_t from = vectors * chunk.part / chunk.parts * lanes,
+                  to = std::min(vectors * (chunk.part + 1) / chunk.parts * lanes, p.columns);
+    for (int64_t r = chunk.begin; r < chunk.end; ++r) {
       const int64_t first = int64_t(s.begin[r]), entries = int64_t(s.begin[r + 1]) - first;
-      row(s.columns + first, sizeof(I) == 8, static_cast<const char *>(s.values) + first * element, entries, d.row(0),
-          d.stride(), p.columns, y);
-      store(y, p.columns, static_cast<char *>(const_cast<void *>(p.y.data)) + r * p.y.row_stride * element,
-            p.y.column_stride);
+      row(s.columns + first, sizeof(I) == 8, static_cast<const char *>(s.values) + first * element, entries,
+          d.row(0) + from * element, d.stride(), to - from, y);
+      store(
+          y, to - from,
+          static_cast<char *>(const_cast<void *>(p.y.data)) + (r * p.y.row_stride + from * p.y.column_stride) * element,
+          p.y.column_stride);
     }
   });
 }

@@ -59,12 +59,16 @@ TEST(Partition, HoldsEveryItemOnce) {
         }
         EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), items);
       }
-      std::vector<int> seen(static_cast<size_t>(items));
-      for (const Chunk &c : adaptive(items, parts, 10.0, prefix(work))) {
-        ASSERT_LT(c.begin, c.end);
-        for (int64_t i = c.begin; i < c.end; ++i) ++seen[size_t(i)];
+      for (int64_t most : {1, 16}) {
+        std::vector<double> seen(static_cast<size_t>(items));
+        for (const Chunk &c : adaptive(items, parts, 10.0, prefix(work), most)) {
+          ASSERT_LT(c.begin, c.end);
+          ASSERT_LE(c.parts, most);
+          EXPECT_TRUE(c.parts == 1 || c.end == c.begin + 1) << "only an item alone is cut across";
+          for (int64_t i = c.begin; i < c.end; ++i) seen[size_t(i)] += 1.0 / double(c.parts);
+        }
+        for (double s : seen) EXPECT_NEAR(s, 1.0, 16 * 0x1p-52) << "adaptive";
       }
-      EXPECT_EQ(std::count(seen.begin(), seen.end(), 1), items) << "adaptive";
     }
 }
 
@@ -112,9 +116,34 @@ TEST(Partition, UsesTheCoresOnSkewedRows) {
       mean += u.even / double(kZipfSeeds);
       EXPECT_GE(u.greedy, ours_at_least[i]) << cores[i] << " cores, seed " << seed;
       EXPECT_GE(u.adaptive, ours_at_least[i]) << cores[i] << " cores, seed " << seed;
+      EXPECT_GE(u.packed, ours_at_least[i]) << cores[i] << " cores, seed " << seed;
     }
     EXPECT_LE(mean, even_at_most[i]) << cores[i] << " cores";
   }
+}
+
+// One row has a 13th of all that is not zero: no cut by rows uses more than a fifth of 64 cores.
+TEST(Partition, CutsARowThatIsTooLargeAcross) {
+  std::vector<double> work(1536, 60.0);
+  work[700] = 60.0 * 1535 / 12;
+  const int64_t cores[] = {8, 16, 32, 64};
+  const double least[] = {0.96, 0.94, 0.91, 0.87};
+  for (int i = 0; i < 4; ++i) {
+    const Utilisation u = simulate(work, cores[i]);
+    EXPECT_NEAR(u.limit, std::min(1.0, 13.0 / double(cores[i])), 1e-9);
+    EXPECT_LE(u.greedy, u.limit + 1e-9);
+    EXPECT_GE(u.adaptive, least[i]) << cores[i] << " cores";
+    EXPECT_GE(u.packed, least[i]) << cores[i] << " cores";
+  }
+}
+
+TEST(Partition, ColumnsAreCutNoFinerThanTheWorkersNeed) {
+  EXPECT_EQ(columns_at_once(8, 1.0, 16, 2, 16, 4), 16);     // 8 units
+  EXPECT_EQ(columns_at_once(8, 1.0, 16, 4, 16, 4), 8);      // 16 of 12
+  EXPECT_EQ(columns_at_once(1, 1.0, 16, 2, 16, 4), 4);      // 4: a strip less wide would cost more
+  EXPECT_EQ(columns_at_once(12, 1.0, 16, 64, 16, 4), 1);    // 192 of 128
+  EXPECT_EQ(columns_at_once(128, 10.0, 16, 64, 16, 4), 1);  // the largest task is ten times the mean one
+  EXPECT_EQ(columns_at_once(1, 1.0, 1, 64, 16, 4), 1);
 }
 
 TEST(PartitionThreads, ChunksRunOnceOnThePool) {
@@ -124,9 +153,9 @@ TEST(PartitionThreads, ChunksRunOnceOnThePool) {
   const std::vector<double> work = zipf_rows(1);
   std::vector<std::atomic<int>> seen(work.size());
   std::atomic<int> outside{0};
-  run(c, adaptive(int64_t(work.size()), c.threads(), 0.0, prefix(work)), [&](int64_t b, int64_t e, int worker) {
+  run(c, adaptive(int64_t(work.size()), c.threads(), 0.0, prefix(work)), [&](const Chunk &chunk, int worker) {
     outside += worker < 0 || worker >= c.threads();
-    for (; b < e; ++b) ++seen[size_t(b)];
+    for (int64_t i = chunk.begin; i < chunk.end; ++i) ++seen[size_t(i)];
   });
   EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; }));
   EXPECT_EQ(outside, 0);

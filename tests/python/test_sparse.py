@@ -22,6 +22,8 @@ def pattern(kind, rows, columns):
     if kind == "zipf":  # rows from nearly full to nearly empty, shuffled
         density = np.minimum(1.0, 2.0 / np.arange(1, rows + 1))[:, None]
         return rng.permutation(rng.random((rows, columns)) < density)
+    if kind == "one row":  # so large that its columns are shared out
+        return (np.arange(rows)[:, None] == rows // 2) & (np.arange(columns) != 3)
     if kind == "mixed":  # full rows among sparse ones
         return (rng.random((rows, columns)) < 0.1) | (np.arange(rows)[:, None] % 9 < 4)
     return rng.random((rows, columns)) < {"none": 0.0, "5 %": 0.05, "30 %": 0.3, "70 %": 0.7, "all": 1.0}[kind]
@@ -32,7 +34,7 @@ def _planned(_eager):
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
 
 
-KINDS = ["none", "5 %", "30 %", "70 %", "all", "blocks", "zipf", "mixed"]
+KINDS = ["none", "5 %", "30 %", "70 %", "all", "blocks", "zipf", "mixed", "one row"]
 
 
 def exact(s, d):
@@ -114,6 +116,17 @@ def test_constant_arrays(kind):
     s = np.where(pattern(kind, 130, 200), rng.standard_normal((130, 200)), 0).astype(np.float32)
     d = rng.standard_normal((200, 90)).astype(np.float32)
     close(Csr(csr(s), (130, 200))(Tensor(d)).asnumpy(), *exact(s, d), 2.0**-24)
+
+
+@pytest.mark.parametrize("n", [1, 40, 300, 333])
+def test_a_large_row_among_arrays_of_a_call(n):
+    """One row is more than a thread's share of the work: its columns are shared out."""
+    rng = np.random.default_rng(6)
+    s = np.where(rng.random((40, 6000)) < 0.002, rng.standard_normal((40, 6000)), 0).astype(np.float32)
+    s[17] = rng.standard_normal(6000)
+    d = rng.standard_normal((6000, n)).astype(np.float32)
+    got = _core.run_op(_core.resolve("CSRMM"), [*csr(s), np.array(s.shape), d], {})[0]
+    close(got, *exact(s, d), 2.0**-24)
 
 
 def test_two_matrices_that_share_their_values():
