@@ -1,5 +1,10 @@
 """Products whose number of rows is open: every call picks its own tiles, with the same packed weight."""
 
+import io
+import os
+import subprocess
+import sys
+
 import ml_dtypes
 import numpy as np
 import opgraft
@@ -35,6 +40,50 @@ def test_a_dynamic_number_of_rows(dtype):
         got = net(Tensor(x)).asnumpy().astype(np.float64)
         assert got.shape == want.shape
         assert (np.abs(got - want) <= bound + half_ulp * (np.abs(want) + bound)).all()
+
+
+CALLS = """
+import sys
+import numpy as np
+import opgraft
+from opgraft import Tensor, _core, ops
+
+rng = np.random.default_rng(0)
+for m, k, n in [(97, 2100, 70), (30, 5000, 33), (200, 600, 300)]:
+    a, b = (rng.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+    np.save(sys.stdout.buffer, ops.matmul(Tensor(a), Tensor(b)).asnumpy())
+"""
+
+
+def other_caches(sizes):
+    """The results of CALLS in a process that takes these for its caches."""
+    done = subprocess.run(
+        [sys.executable, "-c", CALLS], env={**os.environ, "OPGRAFT_CACHES": sizes}, capture_output=True
+    )
+    return done.returncode, done.stdout, done.stderr.decode()
+
+
+def test_tiles_of_other_caches_give_the_same_products():
+    """OPGRAFT_CACHES: sums in other pieces, hence other last bits, and right ones."""
+    found = {}
+    for sizes in ("4096,16384,65536", "32768,262144,4194304", "49152,2097152,33554432"):
+        code, out, text = other_caches(sizes)
+        assert code == 0, text
+        stream, rng = io.BytesIO(out), np.random.default_rng(0)
+        found[sizes] = []
+        for m, k, n in [(97, 2100, 70), (30, 5000, 33), (200, 600, 300)]:
+            a, b = (rng.standard_normal(s).astype(np.float32).astype(np.float64) for s in ((m, k), (k, n)))
+            found[sizes].append(np.load(stream))
+            bound = 8 * 2.0**-24 * np.sqrt(k * (a**2 @ b**2) / 6)
+            assert (abs(found[sizes][-1] - a @ b) <= bound + 2.0**-24 * (abs(a @ b) + bound)).all()
+    small, _, large = found.values()
+    assert all((s != g).any() for s, g in zip(small, large)), "the same tiles"
+
+
+@pytest.mark.parametrize("sizes", ["", "1,2", "1,2,3,4", "a,b,c", "0,1,1"])
+def test_wrong_cache_sizes(sizes):
+    code, _, text = other_caches(sizes)
+    assert code != 0 and f"OPGRAFT_CACHES must be three sizes in bytes, L1,L2,L3, got '{sizes}'" in text
 
 
 def test_packed_weights_keep_their_type(tmp_path):
