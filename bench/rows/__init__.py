@@ -34,6 +34,8 @@ class Row:
     bytes: float = 0.0  # least traffic, one call; 0: what inputs, weights and outputs take
     target: float | None = None  # at most this share of the best peer's time
     twin: float | None = None  # at least this many times as fast as the scalar twin
+    # The twin computes this many of the first input's rows, all of which cost the same; its time is that of all.
+    twin_rows: int | None = None
     mindspore_target: float | None = None  # at least this many times as fast as the best of MindSpore's modes
     against: str = ""  # another row: opgraft's time there, in the same run
     target_against: float | None = None  # at most this share of it

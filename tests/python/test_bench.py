@@ -359,3 +359,19 @@ def test_threads_compares_two_with_one(tmp_path, options, named):
     assert named in seconds and all(s["one"] > 0 and s["two"] > 0 for s in seconds.values())
     slower = [n for n, s in seconds.items() if s["two"] > 1.10 * s["one"]]
     assert done.returncode == bool(slower) and all(f"  {n}: " in done.stdout for n in slower), done.stdout
+
+
+def test_the_twin_of_a_large_product_computes_some_rows():
+    from peers import twin_peer
+
+    row = Row(
+        "MatMul small", "MatMul", lambda rng: [rng.standard_normal((8, 5), np.float32)], np.matmul,
+        weights=lambda rng: [rng.standard_normal((5, 3), np.float32)], rtol=2.0**-23, atol=0.0, twin_rows=2,
+    )  # fmt: skip
+    run, fetch = twin_peer.build(row, *row.arrays(), 1)
+    run()
+    assert run.share == 2 / 8
+    (got,), (want,) = fetch(), row.expected()
+    assert got.shape == (2, 3)
+    # The twin sums in double and rounds once.
+    assert (abs(got - want[:2]) <= 2.0**-24 * abs(want[:2])).all()
