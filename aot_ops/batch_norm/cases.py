@@ -3,16 +3,15 @@
 import numpy as np
 
 
-def batch_norm(x, scale, bias, mean, variance, epsilon=1e-5, **_):
-    channels = (-1, *[1] * (x.ndim - 2))
+def batch_norm(x, scale, bias, mean, variance, epsilon=1e-5, data_format="NCHW", **_):
+    channels = (-1, *[1] * (x.ndim - 2 if data_format == "NCHW" else 0))
     at = [v.reshape(channels) for v in (mean, scale / np.sqrt(variance + epsilon), bias)]
     return (x - at[0]) * at[1] + at[2], mean, variance, mean, variance
 
 
-def bound(u, x, scale, bias, mean, variance, epsilon=1e-5, **_):
+def bound(u, x, scale, bias, mean, variance, **attrs):
     """The difference and the factor round, then the sum: three roundings of the first term, one of the result."""
-    y, term = batch_norm(x, scale, bias, mean, variance, epsilon)[0], None
-    term = batch_norm(x, scale, 0 * bias, mean, variance, epsilon)[0]
+    y, term = (batch_norm(x, scale, b, mean, variance, **attrs)[0] for b in (bias, 0 * bias))
     return [2.0**-24 * (3 * np.abs(term) + np.abs(y)), 0.0, 0.0, 0.0, 0.0]
 
 
@@ -25,7 +24,8 @@ SHAPES = [(2, 3, 5, 7), (1, 16, 8, 8), (4, 9), (2, 5, 33), (0, 4, 3, 3), (1, 1, 
 
 
 def case(dtype, shape, params, x=(), variance=(0.25, 2.0), **attrs):
-    vectors = [(params, shape[1:2])] * 3 + [(params, shape[1:2], variance)]
+    channels = shape[-1:] if attrs.get("data_format") == "NHWC" else shape[1:2]
+    vectors = [(params, channels)] * 3 + [(params, channels, variance)]
     return {
         "op": "BatchNorm",
         "inputs": [(dtype, shape, *x), *vectors],
@@ -37,7 +37,8 @@ def case(dtype, shape, params, x=(), variance=(0.25, 2.0), **attrs):
 
 CASES = (
     [case(t, s, t) for t in TOLERANCE for s in SHAPES]
-    + [case(t, SHAPES[0], "float32", epsilon=1e-3) for t in TOLERANCE]
+    + [case(t, s, t, data_format="NHWC") for t in TOLERANCE for s in SHAPES]
+    + [case(t, SHAPES[0], "float32", epsilon=1e-3, data_format=f) for t in TOLERANCE for f in ("NCHW", "NHWC")]
     + [
         case("float32", (1, 2, 3, 5), "float32", ("special",)),
         # A variance of 0 and a mean far above the deviation.
@@ -63,5 +64,6 @@ REFUSED = [
     refused("BatchNorm: x.dtype must be one of float32, float16, bfloat16, got int32", [("int32", (2, 4)), C, C, C, C]),
     refused("bias.dtype must equal scale.dtype float32, got float16", [X, C, ("float16", (4,)), C, C]),
     refused("is_training must be false: opgraft runs inference", [X, C, C, C, C], is_training=True),
-    refused("data_format must be NCHW, got 'NHWC'", [X, C, C, C, C], data_format="NHWC"),
+    refused(r"scale.shape must be \(3,\), got \(4,\)", [X, C, C, C, C], data_format="NHWC"),
+    refused("data_format must be NCHW or NHWC, got 'NCDHW'", [X, C, C, C, C], data_format="NCDHW"),
 ]
