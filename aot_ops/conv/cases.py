@@ -225,6 +225,16 @@ CASES = (
     + [follow("FusedConv2D", "float32", *nhwc(*s), True, "relu6") for s in SIZES]
     + [follow("FusedConv2DScale", "float32", *SIZES[1], False, "relu", shape=s) for s in ((1, 24, 1, 1), (24, 1, 1))]
     + [
+        follow("FusedConv2DScale", "float32", *nhwc(*SIZES[1]), False, "relu", shape=s)
+        for s in ((1, 1, 1, 24), (1, 1, 24))
+    ]
+    + [
+        follow(op, t, *nhwc(*SIZES[k]), k == 6, ("relu", "relu6")[k == 8])
+        for op in FUSED
+        for t in TOLERANCE
+        for k in (1, 6, 8)  # "same", in groups, depthwise
+    ]
+    + [
         case(
             "Conv2D",
             "float32",
@@ -283,6 +293,12 @@ REFUSED = [
         r"FusedConv2DScale: scale.shape must be \(6,\), got \(1, 1, 6, 1\)",
         [X, W, (F32, (1, 1, 6, 1)), (F32, (6,))],
         "FusedConv2DScale",
+    ),
+    refused(
+        r"FusedConv2D: bias.shape must be \(6,\), got \(1, 6, 1, 1\)",
+        [("float32", (1, 8, 8, 4)), ("float32", (6, 3, 3, 4)), (F32, (1, 6, 1, 1))],
+        "FusedConv2D",
+        format="NHWC",
     ),
     refused(
         "FusedConv2DBiasBatchNorm: variance.dtype must equal gamma.dtype float32, got float16",

@@ -65,11 +65,11 @@ ConvActivation activation(const Arguments &c) {
   c.fail(OPGRAFT_INVALID_VALUE, "activation must be one of none, relu, relu6, got '" + name + "'");
 }
 
-// One number for each output channel: [O], or as it broadcasts to y, [O, 1, 1] or [1, O, 1, 1] of NCHW.
+// One number for each output channel: [O], or as it broadcasts to y, [O, 1, 1] or [1, O, 1, 1]; NHWC: [1, 1, (1,) O].
 void check_channels(InferContext &c, int i, const char *name, int64_t n, bool nhwc) {
   auto s = c.input(i).shape();
-  const size_t at = s.size() == 4 ? 1 : 0;
-  bool ok = s.size() == 1 || (!nhwc && (s.size() == 3 || s.size() == 4));
+  const size_t at = nhwc ? s.size() - 1 : s.size() == 4 ? 1 : 0;
+  bool ok = s.size() == 1 || s.size() == 3 || s.size() == 4;
   for (size_t k = 0; ok && k < s.size(); ++k) ok = k == at ? s[k] < 0 || n < 0 || s[k] == n : s[k] == 1;
   c.check(ok, std::string(name) + ".shape must be (" + std::to_string(n) + ",), got " + to_string(s));
 }

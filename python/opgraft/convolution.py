@@ -1,4 +1,4 @@
-"""The layers of convolutional networks, under MindSpore's names; NCHW."""
+"""The layers of convolutional networks, under MindSpore's names."""
 
 import numbers
 
@@ -39,7 +39,10 @@ def initial(name, argument, init, shape, dtype, fan=(1, 1)):
 
 
 class Conv2d(Cell):
-    """Convolution; weight is (out_channels, in_channels / group, kH, kW), x (N, in_channels, H, W)."""
+    """Convolution; weight is (out_channels, in_channels / group, kH, kW), x (N, in_channels, H, W).
+
+    NHWC, which MindSpore takes on GPU alone: (out_channels, kH, kW, in_channels / group), (N, H, W, in_channels).
+    """
 
     def __init__(self, in_channels, out_channels, kernel_size, stride=1, pad_mode="same", padding=0, dilation=1,
                  group=1, has_bias=False, weight_init=None, bias_init=None, data_format="NCHW",
@@ -63,7 +66,10 @@ class Conv2d(Cell):
         taps = self.kernel_size[0] * self.kernel_size[1]
         fan_in = in_channels // group * taps
         fan, limit = (fan_in, out_channels * taps), fan_in**-0.5  # HeUniform(sqrt(5)), as MindSpore's default
-        rng, shape = np.random.default_rng(0), (out_channels, in_channels // group, *self.kernel_size)
+        rng, each = np.random.default_rng(0), in_channels // group
+        shape = (out_channels, each, *self.kernel_size)
+        if data_format == "NHWC":
+            shape = (out_channels, *self.kernel_size, each)
         drawn = rng.uniform(-limit, limit, shape) if weight_init is None else weight_init
         self.weight = initial("Conv2d", "weight_init", drawn, shape, dtype, fan)
         self.bias = None
@@ -73,7 +79,7 @@ class Conv2d(Cell):
 
     def construct(self, x):
         y = self.conv2d(x, self.weight)
-        return ops.bias_add(y, self.bias) if self.has_bias else y
+        return ops.bias_add(y, self.bias, data_format=self.data_format) if self.has_bias else y
 
     def __repr__(self):
         return (f"Conv2d(input_channels={self.in_channels}, output_channels={self.out_channels}, "
@@ -83,7 +89,10 @@ class Conv2d(Cell):
 
 
 class BatchNorm2d(Cell):
-    """Normalises x (N, num_features, H, W) by channel with moving_mean and moving_variance: opgraft runs inference."""
+    """Normalises x (N, num_features, H, W) by channel with moving_mean and moving_variance: opgraft runs inference.
+
+    NHWC, which MindSpore takes on GPU alone: x (N, H, W, num_features).
+    """
 
     def __init__(self, num_features, eps=1e-5, momentum=0.9, affine=True, gamma_init="ones", beta_init="zeros",
                  moving_mean_init="zeros", moving_var_init="ones", use_batch_statistics=None, data_format="NCHW",
@@ -92,7 +101,6 @@ class BatchNorm2d(Cell):
         windows.positive("BatchNorm2d", "num_features", num_features)
         if not 0 <= momentum <= 1:
             raise ValueError(f"BatchNorm2d: momentum must be in [0, 1], got {momentum}")
-        windows.nchw("BatchNorm2d", data_format)
         if use_batch_statistics:
             raise ValueError("BatchNorm2d: use_batch_statistics must be None or False: opgraft runs inference only")
         self.num_features, self.eps, self.momentum = num_features, eps, 1.0 - momentum
@@ -103,7 +111,7 @@ class BatchNorm2d(Cell):
             parameter = initial("BatchNorm2d", f"{name} initializer", init, (num_features,), dtype)
             parameter.requires_grad = trained
             setattr(self, name, parameter)
-        self.bn_infer = windows.BatchNorm(epsilon=eps)
+        self.bn_infer = windows.BatchNorm(epsilon=eps, data_format=data_format)
 
     def construct(self, x):
         if len(x.shape) != 4:

@@ -1,9 +1,10 @@
-"""Primitives over the height and width of NCHW tensors: convolution, normalisation by channel, pools, Flatten."""
+"""Primitives over the height and width of tensors: convolution, normalisation by channel, pools, Flatten."""
 
 from .primitive import primitive
 from .primitive import tensor as _tensor
 
 ONES = (1, 1)
+FORMATS = ("NCHW", "NHWC")
 
 
 def _is_int(value):
@@ -82,21 +83,30 @@ class _Primitive:
 
 
 class Conv2D(_Primitive):
-    """Convolution of x (N, C, H, W) with weight (out_channel, C / group, kH, kW); pad: top, bottom, left, right."""
+    """Convolution of x (N, C, H, W) with weight (out_channel, C / group, kH, kW); pad: top, bottom, left, right.
+
+    NHWC, which MindSpore takes on GPU alone: x (N, H, W, C), weight (out_channel, kH, kW, C / group).
+    """
 
     def __init__(self, out_channel, kernel_size, mode=1, pad_mode="valid", pad=0, stride=1, dilation=1, group=1,
                  data_format="NCHW"):  # fmt: skip
         if mode != 1:
             raise ValueError(f"Conv2D: mode must be 1, got {mode!r}")
-        nchw("Conv2D", data_format)
+        choice("Conv2D", "data_format", data_format, FORMATS)
+
+        def four(argument, value):
+            sizes = pair("Conv2D", argument, value)
+            return (1, *sizes, 1) if data_format == "NHWC" else ONES + sizes
+
         self.attrs = {
             "out_channel": positive("Conv2D", "out_channel", out_channel),
             "kernel_size": pair("Conv2D", "kernel_size", kernel_size),
             "pad_mode": pad_mode,
             "pad": padding("Conv2D", "pad", pad_mode, pad),
-            "stride": ONES + pair("Conv2D", "stride", stride),
-            "dilation": ONES + pair("Conv2D", "dilation", dilation),
+            "stride": four("stride", stride),
+            "dilation": four("dilation", dilation),
             "group": positive("Conv2D", "group", group),
+            "format": data_format,
         }
 
     def __call__(self, x, w):
@@ -109,10 +119,11 @@ class BatchNorm(_Primitive):
     def __init__(self, is_training=False, epsilon=1e-5, momentum=0.1, data_format="NCHW"):
         if is_training:
             raise ValueError("BatchNorm: is_training must be False: opgraft runs inference only")
-        nchw("BatchNorm", data_format)
+        choice("BatchNorm", "data_format", data_format, FORMATS)
         if not 0 < epsilon <= 1 or not 0 <= momentum <= 1:
             raise ValueError(f"BatchNorm: epsilon must be in (0, 1] and momentum in [0, 1], got {epsilon}, {momentum}")
-        self.attrs = {"is_training": False, "epsilon": float(epsilon), "momentum": float(momentum)}
+        self.attrs = {"is_training": False, "epsilon": float(epsilon), "momentum": float(momentum),
+                      "data_format": data_format}  # fmt: skip
 
     def __call__(self, input_x, scale, bias, mean, variance):
         return self._run(input_x=input_x, scale=scale, bias=bias, mean=mean, variance=variance)

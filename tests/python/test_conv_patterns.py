@@ -19,9 +19,11 @@ def operators(graph):
 class Exported(nn.Cell):
     """As exporters of other frameworks write it: bias and BatchNorm broadcast, activations clip."""
 
-    def __init__(self, bias, norm, clip, channels=6, shape=(1, 6, 1, 1)):
+    def __init__(self, bias, norm, clip, channels=6, shape=(1, 6, 1, 1), layout="NCHW"):
         super().__init__()
-        self.conv, self.norm, self.clip = nn.Conv2d(4, channels, 3, weight_init=normal(channels, 4, 3, 3)), norm, clip
+        weight = normal(channels, 4, 3, 3) if layout == "NCHW" else normal(channels, 3, 3, 4)
+        self.conv, self.norm, self.clip = nn.Conv2d(4, channels, 3, weight_init=weight, data_format=layout), norm, clip
+        self.layout = layout
         self.bias = Parameter(normal(*shape, seed=1)) if bias else None
         self.scale, self.shift = Parameter(normal(*shape, seed=2)), Parameter(normal(*shape, seed=3))
         vectors = (normal(channels, seed=4), normal(channels, seed=5), normal(channels, seed=6))
@@ -34,7 +36,7 @@ class Exported(nn.Cell):
         if self.norm == "scale":
             y = y * self.scale + self.shift
         elif self.norm == "batch":
-            y = ops.primitive("BatchNorm", y, self.gamma, self.beta, self.mean, self.variance, epsilon=1e-5)[0]
+            y = ops.BatchNorm(data_format=self.layout)(y, self.gamma, self.beta, self.mean, self.variance)[0]
         return self.clip(y)
 
 
@@ -63,9 +65,12 @@ def grafted(net, *x, prove=True):
 
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("bias,norm,fused", FUSED)
-@pytest.mark.parametrize("shape", [(1, 6, 1, 1), (6, 1, 1)])
-def test_broadcast_and_clipped(bias, norm, fused, clip, shape):
-    graph, off, _ = grafted(Exported(bias, norm, CLIPS[clip], shape=shape), normal(2, 4, 7, 9), prove=False)
+@pytest.mark.parametrize("layout,shape", [
+    ("NCHW", (1, 6, 1, 1)), ("NCHW", (6, 1, 1)), ("NHWC", (1, 1, 1, 6)), ("NHWC", (1, 1, 6)), ("NHWC", (6,)),
+])  # fmt: skip
+def test_broadcast_and_clipped(bias, norm, fused, clip, layout, shape):
+    x = normal(2, 4, 7, 9) if layout == "NCHW" else normal(2, 7, 9, 4)
+    graph, off, _ = grafted(Exported(bias, norm, CLIPS[clip], shape=shape, layout=layout), x, prove=False)
     assert operators(graph) == [fused], str(graph)
     assert f'activation="{clip.split(",")[0]}"' in str(graph) or clip == "none"
     # Sums of 36 products of at most 3.5 each, in the same order on both sides; then at most five roundings, scaled by
@@ -101,6 +106,15 @@ def test_numbers_along_the_width_stay_outside():
         graph, off, _ = grafted(Net(times), normal(1, 4, 5, 6), prove=False)
         assert not [op for op in operators(graph) if op.startswith("Fused")]
         assert off == 0.0
+
+
+@pytest.mark.parametrize("norm", ["scale", None])
+@pytest.mark.parametrize("shape", [(1, 6, 1, 1), (6, 1, 1), (6, 1)])
+def test_numbers_along_height_or_width_of_nhwc_stay_outside(norm, shape):
+    graph, off, _ = grafted(Exported(not norm, norm, lambda y: y, shape=shape, layout="NHWC"), normal(1, 6, 6, 4),
+                            prove=False)  # fmt: skip
+    assert not [op for op in operators(graph) if op.startswith("Fused")]
+    assert off == 0.0
 
 
 @pytest.mark.parametrize("kernel", [1, 3])

@@ -23,18 +23,21 @@ def within(got, want, bound):
 
 
 @MODES
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
 @pytest.mark.parametrize("channels,out,kernel,kwargs", [
     (3, 8, 3, {}),
     (4, 6, (3, 5), {"stride": 2, "group": 2, "has_bias": True}),
     (6, 6, 3, {"pad_mode": "pad", "padding": (2, 1, 0, 3), "group": 6, "dilation": (2, 1), "has_bias": True}),
     (5, 7, 1, {"pad_mode": "valid", "stride": (1, 3)}),
 ])  # fmt: skip
-def test_conv2d(mode, channels, out, kernel, kwargs):
+def test_conv2d(mode, channels, out, kernel, kwargs, layout):
     opgraft.set_context(mode=mode)
-    net, x = nn.Conv2d(channels, out, kernel, **kwargs), normal(2, channels, 11, 14)
-    k = (kernel, kernel) if isinstance(kernel, int) else kernel
-    assert net.weight.shape == (out, channels // kwargs.get("group", 1), *k)
-    attrs = {"pad_mode": kwargs.get("pad_mode", "same"), "pad": kwargs.get("padding", 0)}
+    net, x = nn.Conv2d(channels, out, kernel, **kwargs, data_format=layout), normal(2, channels, 11, 14)
+    k, each = (kernel, kernel) if isinstance(kernel, int) else kernel, channels // kwargs.get("group", 1)
+    if layout == "NHWC":
+        x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    assert net.weight.shape == ((out, *k, each) if layout == "NHWC" else (out, each, *k))
+    attrs = {"format": layout, "pad_mode": kwargs.get("pad_mode", "same"), "pad": kwargs.get("padding", 0)}
     attrs |= {key: CONV.pair(kwargs.get(key)) for key in ("stride", "dilation")} | {"group": kwargs.get("group", 1)}
     wide = [a.astype(np.float64) for a in (x, net.weight.asnumpy())]
     if net.bias is not None:
@@ -112,7 +115,7 @@ CONV_ARGS = {"in_channels": 3, "out_channels": 4, "kernel_size": 3}
     (nn.Conv2d, CONV_ARGS | {"padding": 1}, ValueError, "padding must be 0 where .* 'pad', got 1 with 'same'"),
     (nn.Conv2d, CONV_ARGS | {"pad_mode": "full"}, ValueError, "pad_mode must be one of .*, got 'full'"),
     (nn.Conv2d, CONV_ARGS | {"group": 2}, ValueError, "must be multiples of group 2, got 3 and 4"),
-    (nn.Conv2d, CONV_ARGS | {"data_format": "NHWC"}, ValueError, "data_format must be 'NCHW'.*got 'NHWC'"),
+    (nn.Conv2d, CONV_ARGS | {"data_format": "NCDHW"}, ValueError, "must be one of 'NCHW', 'NHWC', got 'NCDHW'"),
     (nn.Conv2d, CONV_ARGS | {"stride": 1.5}, TypeError, "stride must be an int or a tuple of ints, got 1.5"),
     (nn.Conv2d, CONV_ARGS | {"kernel_size": 0}, ValueError, "kernel_size must be positive"),
     (nn.Conv2d, CONV_ARGS | {"has_bias": 1}, TypeError, "has_bias must be a bool, got int"),
@@ -152,12 +155,12 @@ def test_refused_inputs():
 class Residual(nn.Cell):
     """A bottleneck, its own input or a shortcut added before the activation."""
 
-    def __init__(self, norm, act, shortcut=False, group=1):
+    def __init__(self, norm, act, shortcut=False, group=1, layout="NCHW"):
         super().__init__()
-        self.first = nn.Conv2d(6, 6, 3, has_bias=not norm, group=group)
-        self.norm = nn.BatchNorm2d(6, moving_var_init=Tensor(np.linspace(0.5, 2, 6, dtype=np.float32)),
+        self.first = nn.Conv2d(6, 6, 3, has_bias=not norm, group=group, data_format=layout)
+        self.norm = nn.BatchNorm2d(6, data_format=layout, moving_var_init=Tensor(np.linspace(0.5, 2, 6, dtype=np.float32)),
                                    beta_init=0.25, moving_mean_init=-0.5, gamma_init=1.5) if norm else None  # fmt: skip
-        self.shortcut = nn.Conv2d(6, 6, 1, has_bias=True) if shortcut else None
+        self.shortcut = nn.Conv2d(6, 6, 1, has_bias=True, data_format=layout) if shortcut else None
         self.act = act()
 
     def construct(self, x):
@@ -170,8 +173,11 @@ class Residual(nn.Cell):
 @pytest.mark.parametrize("shortcut", [False, True])
 @pytest.mark.parametrize("act", [nn.ReLU, nn.ReLU6])
 @pytest.mark.parametrize("norm,fused", [(False, "FusedConv2D"), (True, "FusedConv2DBatchNorm")])
-def test_what_follows_a_convolution_is_grafted(norm, fused, act, shortcut, group, tmp_path):
-    net, x = Residual(norm, act, shortcut, group), normal(2, 6, 9, 13)
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_what_follows_a_convolution_is_grafted(norm, fused, act, shortcut, group, layout, tmp_path):
+    net, x = Residual(norm, act, shortcut, group, layout), normal(2, 6, 9, 13)
+    if layout == "NHWC":
+        x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
     want, sums = net(x).asnumpy(), np.abs(net.first(x).asnumpy()).max()
     graph = opgraft.load(opgraft.export(net, x, file_name=str(tmp_path / "net")))
     report = rewrite.substitute(graph, prove=(x,))
@@ -179,7 +185,7 @@ def test_what_follows_a_convolution_is_grafted(norm, fused, act, shortcut, group
     nodes = [line.split(" = ")[1].split("(")[0] for line in text.splitlines() if " = " in line]
     first = ["FusedConv2D@1.0.0"] if shortcut else []
     assert sorted(nodes) == sorted([*first, f"{fused}@1.0.0"]), f"{report}\n{text}"
-    assert f'activation="{act.__name__.lower()}"' in text
+    assert f'activation="{act.__name__.lower()}"' in text and f'format="{layout}"' in text
     got = nn.GraphCell(graph)(x).asnumpy()
     # Both sides have the same sums; what follows rounds at most four times on each, a number that is at most the sum
     # times gamma / sqrt(variance), here 2.2, or 1, with mean and beta, and what is added.
@@ -253,6 +259,23 @@ def test_an_open_batch_and_open_sizes():
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
     for a, w in zip(x, want):
         np.testing.assert_array_equal(net(a).asnumpy(), w)
+
+
+@pytest.mark.parametrize("group", [1, 4])
+def test_batch_norm_is_folded_when_the_model_is_planned(group):
+    """Once planned, a run reads no statistics: it gives the same bits after they have been overwritten, until another
+    size is planned."""
+    net = nn.SequentialCell(nn.Conv2d(4, 8, 3, group=group), nn.BatchNorm2d(8, beta_init=0.5), nn.ReLU())
+    x = normal(1, 4, 6, 7)
+    net.set_inputs(Tensor(shape=[None, 4, 6, 7], dtype=opgraft.float32))
+    report = rewrite.substitute(net, prove=(x,))
+    assert report.swapped[-1]["op"] == "FusedConv2DBatchNorm@1.0.0", str(report)
+    session = net.session(Tensor(x))
+    want = session.run([x])[0].copy()
+    for p in (net[1].gamma, net[1].beta, net[1].moving_mean, net[1].moving_variance):
+        p._array[...] = np.nan  # in the memory that the model holds
+    assert session.run([x])[0].tobytes() == want.tobytes() and want.any()
+    assert np.isnan(session.run([normal(2, 4, 6, 7)])[0]).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])

@@ -71,12 +71,12 @@ def refused(make, *args, **kwargs):
 
 for kwargs in (
     {"padding": 1}, {"pad_mode": "full"}, {"pad_mode": "pad", "padding": (1, 2)}, {"pad_mode": "pad", "padding": -1},
-    {"group": 2}, {"data_format": "NHWC"}, {"stride": 1.5}, {"stride": 0}, {"has_bias": 1}, {"dilation": (0, 1)},
+    {"group": 2}, {"data_format": "NCDHW"}, {"stride": 1.5}, {"stride": 0}, {"has_bias": 1}, {"dilation": (0, 1)},
 ):  # fmt: skip
     refused(nn.Conv2d, 3, 4, 3, **kwargs)
 refused(nn.BatchNorm2d, 0)
 refused(nn.BatchNorm2d, 3, momentum=1.5)
-refused(nn.BatchNorm2d, 3, data_format="NHWC")
+refused(nn.BatchNorm2d, 3, data_format="NCDHW")
 refused(nn.MaxPool2d, 0)
 refused(nn.MaxPool2d, 2, pad_mode="full")
 refused(nn.MaxPool2d, 2, padding=1)
