@@ -206,6 +206,19 @@ def nhwc(x, out, kernel, attrs):
 
 
 FUSED = tuple(PARAMETERS)
+# Two columns of x to one of y: nothing, one or more columns of padding, rows shorter than a vector, of one element.
+SIZES += [
+    ((1, c, *size), c, (3, 3), {"pad_mode": "pad", "pad": [1, 1, *pad], "stride": [1, 1, 2, 2], "group": g})
+    for c, g in ((3, 3), (4, 2))
+    for size, pad in (((11, 34), (1, 1)), ((8, 67), (2, 1)), ((9, 1), (1, 1)), ((3, 5), (9, 7)), ((4, 66), (0, 0)))
+]
+# No rows or columns but padding.
+SIZES += [
+    ((1, 4, *size), 4, (3, 3), {"pad_mode": "pad", "pad": [2, 2, 2, 2], "stride": [s, s], "group": g})
+    for size in ((0, 5), (5, 0))
+    for s in (1, 2)
+    for g in (1, 4)
+]
 # Tiles with pixels in lanes and channels in lanes, several bands and parts; rows that end within a vector.
 SIZES += [
     ((1, 24, 30, 41), 40, (3, 3), {"pad_mode": "same"}),

@@ -29,9 +29,9 @@ HWY_INLINE void Put(const Conv &g, D d, hn::Vec<D> sums, hn::Vec<D> scale, hn::V
   StoreSome(Clamp(d, bounds, v), d, y, n);
 }
 
-// kRows rows of y: sums over taps of from[offsets[t] + j]. kKernel: 3 x 3, of neighbours, in which case the rows share
-// what they read, 9 taps, or any number. Reads whole vectors.
-enum class DepthwiseKernel { kNeighbours, kNine, kAny };
+// kRows rows of y: sums over taps of from[offsets[t] + j]. kKernel: 3 x 3, of neighbours, whose stride is 1 or 2, in
+// which case the rows share what they read, 9 taps, or any number. Reads whole vectors.
+enum class DepthwiseKernel { kNeighbours = 1, kNeighboursOfTwo = 2, kNine, kAny };
 template <class T, DepthwiseKernel kKernel, int kRows>
 HWY_INLINE void SumRows(const Conv &g, int64_t o, const float *from, const int64_t *offsets, const float *weights,
                         int64_t at) {
@@ -46,15 +46,17 @@ HWY_INLINE void SumRows(const Conv &g, int64_t o, const float *from, const int64
   for (int64_t j = 0; j < n; j += kLanes) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(d);
-    if constexpr (kKernel == DepthwiseKernel::kNeighbours) {
-#pragma GCC unroll 6
-      for (int k = 0; k < kRows + 2; ++k) {
+    if constexpr (kKernel <= DepthwiseKernel::kNeighboursOfTwo) {
+      constexpr int kStride = int(kKernel);
+#pragma GCC unroll 7
+      for (int k = 0; k < kStride * (kRows - 1) + 3; ++k) {
+        const float *row = from + k % kStride * kStride * g.cut.plane + k / kStride * line + j;
 #pragma GCC unroll 3
         for (int l = 0; l < 3; ++l) {
-          const auto v = hn::LoadU(d, from + k * line + l + j);
+          const auto v = hn::LoadU(d, row + l % kStride * g.cut.plane + l / kStride);
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r)
-            if (k >= r && k < r + 3) sums[r] = hn::MulAdd(w[3 * (k - r) + l], v, sums[r]);
+            if (k >= kStride * r && k < kStride * r + 3) sums[r] = hn::MulAdd(w[3 * (k - kStride * r) + l], v, sums[r]);
         }
       }
     } else if constexpr (kKernel == DepthwiseKernel::kNine) {
@@ -83,14 +85,15 @@ template <class T> void DepthwisePlanes(const Conv &g, int64_t begin, int64_t en
     for (int64_t t = 0; t < taps; ++t) weights[t] = float(static_cast<const T *>(g.weight)[o * taps + t]);
     FillPadded(g, x, i0, i1, 1, buffer);
     using Kernel = DepthwiseKernel;
-    const bool near = g.h.kernel == 3 && g.w.kernel == 3 && offsets[1] == 1 && offsets[2] == 2 && offsets[3] == line &&
-                      offsets[6] == 2 * line;
+    const bool near = taps == 9 && g.h.span() == 3 && g.w.span() == 3 && g.h.stride == g.w.stride && g.w.stride <= 2;
     for (int64_t i = i0, rows; i < i1; i += rows) {
       const float *from = buffer + (i - i0) * line;
       const int64_t at = ((image * g.outputs + o) * g.h.out + i) * g.w.out;
       rows = near && i1 - i >= 3 ? 3 : 1;
-      if (rows == 3) SumRows<T, Kernel::kNeighbours, 3>(g, o, from, offsets, weights, at);
-      else if (near) SumRows<T, Kernel::kNeighbours, 1>(g, o, from, offsets, weights, at);
+      const bool three = rows == 3, two = g.w.stride == 2;
+      if (three && two) SumRows<T, Kernel::kNeighboursOfTwo, 3>(g, o, from, offsets, weights, at);
+      else if (three) SumRows<T, Kernel::kNeighbours, 3>(g, o, from, offsets, weights, at);
+      else if (near && !two) SumRows<T, Kernel::kNeighbours, 1>(g, o, from, offsets, weights, at);
       else if (taps == 9) SumRows<T, Kernel::kNine, 1>(g, o, from, offsets, weights, at);
       else SumRows<T, Kernel::kAny, 1>(g, o, from, offsets, weights, at);
     }

@@ -9,6 +9,7 @@
 #endif
 
 #include "aot_ops/common/gemm-inl.h"
+#include "aot_ops/common/map-inl.h"
 #include "aot_ops/common/window-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -29,6 +30,18 @@ HWY_INLINE void Zeros(float *dst, int64_t n) {
   for (int64_t i = 0; i < n; ++i) dst[i] = 0.0f;
 }
 
+// Zeros before `first` and from `last` on, of n; what lies between may become 0 as well.
+HWY_INLINE void ZeroEnds(float *dst, int64_t first, int64_t last, int64_t n) {
+  if (n >= kLanes && first <= kLanes && n - last <= kLanes) {  // no calls of memset for a few bytes
+    const hn::ScalableTag<float> d;
+    hn::StoreU(hn::Zero(d), d, dst);
+    hn::StoreU(hn::Zero(d), d, dst + n - kLanes);
+  } else {
+    Zeros(dst, first);
+    Zeros(dst + last, n - last);
+  }
+}
+
 // What lies in x of n elements a stride apart, channel by channel: dst[c * ld + i] = x's channel c, row `row`, column
 // w.at(i, 0), for c < channels, or 0 outside of x.
 template <class T> void FillRow(const Conv &g, const T *x, const Window &w, int64_t row, int64_t n, int64_t channels,
@@ -39,10 +52,37 @@ template <class T> void FillRow(const Conv &g, const T *x, const Window &w, int6
   if (g.nhwc && first < last)
     Gather(x + at * g.channels, 1, g.channels * w.stride, channels, last - first, dst + first, ld);
   for (int64_t c = 0; c < channels; ++c, dst += ld) {
+    if (!g.nhwc) {
+      ZeroEnds(dst, first, last, n);
+      Spread(x + c * plane + at, w.stride, last - first, dst + first);
+      continue;
+    }
     Zeros(dst, first);
-    if (!g.nhwc) Spread(x + c * plane + at, w.stride, last - first, dst + first);
     Zeros(dst + last, n - last);
   }
+}
+
+// A row of x with its padding as two: every second element of it from the first on, and from the second on.
+template <class T>
+HWY_INLINE void FillPairs(const T *x, int64_t in, int64_t before, int64_t line, float *even, float *odd) {
+  const hn::ScalableTag<float> d;
+  // [first, last): pairs that lie in x. The one in front of them may begin with padding, the one behind end with it.
+  const int64_t first = (before + 1) / 2 < line ? (before + 1) / 2 : line;
+  const int64_t last = (in + before) / 2 < line ? (in + before) / 2 : line, n = last - first;
+  const T *from = x + 2 * first - before;
+  ZeroEnds(even, first, last, line);
+  ZeroEnds(odd, first, last, line);
+  if (before % 2 && before < 2 * line) odd[before / 2] = float(x[0]);
+  auto pair = [&](int64_t i) HWY_ATTR {
+    const auto v = LoadPairs(d, from + 2 * i);
+    hn::StoreU(v.even, d, even + first + i);
+    hn::StoreU(v.odd, d, odd + first + i);
+  };
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) pair(i);
+  if (i < n && n >= kLanes) pair(n - kLanes);  // lies over the one before
+  for (; n < kLanes && i < n; ++i) even[first + i] = float(from[2 * i]), odd[first + i] = float(from[2 * i + 1]);
+  if ((in + before) % 2 && last < line) even[last] = float(x[in - 1]);
 }
 
 // Rows [i0, i1) of y: the rows of x that they see with their padding, by phase. Element (k, l) of the window of y's
@@ -50,7 +90,8 @@ template <class T> void FillRow(const Conv &g, const T *x, const Window &w, int6
 template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_t i1, int64_t channels, float *dst) {
   const ConvCut &c = g.cut;
   const int64_t sh = g.h.stride, rows = i1 - i0 + (g.h.span() - 1) / sh, plane = g.h.in * g.w.in;
-  for (int64_t q = 0; q < g.phases(); ++q) {
+  const bool pairs = !g.nhwc && g.w.stride == 2 && g.phases() == 2;
+  for (int64_t q = 0; q < (pairs ? 1 : g.phases()); ++q) {
     Window w = g.w;  // windows of one element, from column q of the padded row on
     w.before = g.w.before - q;
     int64_t first, last;
@@ -65,17 +106,21 @@ template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_
             FillRow(g, x, w, row, c.line, channels, to, c.stride);
             continue;
           }
-          if (row < 0 || row >= g.h.in || first == last) {
+          if (row < 0 || row >= g.h.in || (pairs ? g.w.in == 0 : first == last)) {
             Zeros(to, c.line);
+            if (pairs) Zeros(to + c.plane, c.line);
+            continue;
+          }
+          if (pairs) {
+            FillPairs(x + channel * plane + row * g.w.in, g.w.in, g.w.before, c.line, to, to + c.plane);
             continue;
           }
           const T *from = x + channel * plane + row * g.w.in + w.at(first, 0);
           const int64_t n = last - first, ahead = channels > 1 ? plane : (i1 - i0) * sh * g.w.in;
           for (int64_t k = 0; w.stride == 1 && k < n; k += 64 / int64_t(sizeof(T)))
             __builtin_prefetch(from + ahead + k);
-          Zeros(to, first);
+          ZeroEnds(to, first, last, c.line);
           Spread(from, w.stride, n, to + first);
-          Zeros(to + last, c.line - last);
         }
   }
 }
