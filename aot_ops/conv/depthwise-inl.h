@@ -29,9 +29,9 @@ HWY_INLINE void Put(const Conv &g, D d, hn::Vec<D> sums, hn::Vec<D> scale, hn::V
   StoreSome(Clamp(d, bounds, v), d, y, n);
 }
 
-// kRows rows of y: sums over taps of from[offsets[t] + j]. kKernel: 3 x 3, of neighbours, whose stride is 1 or 2, in
-// which case the rows share what they read, 9 taps, or any number. Reads whole vectors.
-enum class DepthwiseKernel { kNeighbours = 1, kNeighboursOfTwo = 2, kNine, kAny };
+// kRows rows of y: sums over taps of from[offsets[t] + j]. kKernel: 3 x 3, of neighbours, in which case the rows share
+// what they read, 9 taps, or any number. Reads whole vectors.
+enum class DepthwiseKernel { kNeighbours, kNine, kAny };
 template <class T, DepthwiseKernel kKernel, int kRows>
 HWY_INLINE void SumRows(const Conv &g, int64_t o, const float *from, const int64_t *offsets, const float *weights,
                         int64_t at) {
@@ -46,17 +46,15 @@ HWY_INLINE void SumRows(const Conv &g, int64_t o, const float *from, const int64
   for (int64_t j = 0; j < n; j += kLanes) {
 #pragma GCC unroll 4
     for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(d);
-    if constexpr (kKernel <= DepthwiseKernel::kNeighboursOfTwo) {
-      constexpr int kStride = int(kKernel);
-#pragma GCC unroll 7
-      for (int k = 0; k < kStride * (kRows - 1) + 3; ++k) {
-        const float *row = from + k % kStride * kStride * g.cut.plane + k / kStride * line + j;
+    if constexpr (kKernel == DepthwiseKernel::kNeighbours) {
+#pragma GCC unroll 6
+      for (int k = 0; k < kRows + 2; ++k) {
 #pragma GCC unroll 3
         for (int l = 0; l < 3; ++l) {
-          const auto v = hn::LoadU(d, row + l % kStride * g.cut.plane + l / kStride);
+          const auto v = hn::LoadU(d, from + k * line + l + j);
 #pragma GCC unroll 4
           for (int r = 0; r < kRows; ++r)
-            if (k >= kStride * r && k < kStride * r + 3) sums[r] = hn::MulAdd(w[3 * (k - kStride * r) + l], v, sums[r]);
+            if (k >= r && k < r + 3) sums[r] = hn::MulAdd(w[3 * (k - r) + l], v, sums[r]);
         }
       }
     } else if constexpr (kKernel == DepthwiseKernel::kNine) {
@@ -71,29 +69,114 @@ HWY_INLINE void SumRows(const Conv &g, int64_t o, const float *from, const int64
   }
 }
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+constexpr bool kMaskedLoads = true;  // that read no element which is masked out
+#else
+constexpr bool kMaskedLoads = false;
+#endif
+
+// kRows rows of y of a 3 x 3 kernel, from the rows of x where they lie: rows[k] is x's row, or zeros, that the first
+// of them sees with its k-th row of weights. What lies left and right of a row is masked out.
+template <int kStride, int kRows>
+HWY_INLINE void SumInPlace(const Conv &g, int64_t o, const float *const *rows, const float *weights, int64_t at) {
+  const hn::ScalableTag<float> d;
+  const auto scale = hn::Set(d, g.scale[o]), shift = hn::Set(d, g.shift[o]);
+  const int64_t n = g.w.out, in = g.w.in;
+  // What is read from the first column that a vector of pixels sees; of a stride of 2, pairs of vectors.
+  constexpr int kLoads = kStride + 2;
+  constexpr int64_t kFrom[] = {0, kStride == 1 ? 1 : kLanes, 2, kLanes + 2};
+  GemmVec w[9];
+#pragma GCC unroll 9
+  for (int t = 0; t < 9; ++t) w[t] = hn::Set(d, weights[t]);
+  for (int64_t j = 0; j < n; j += kLanes) {
+    const int64_t column = j * kStride - g.w.before;
+    GemmVec sums[kRows];
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) sums[r] = hn::Zero(d);
+    auto add = [&](auto load) HWY_ATTR {
+#pragma GCC unroll 7
+      for (int k = 0; k < kStride * (kRows - 1) + 3; ++k) {
+        GemmVec v[4];
+#pragma GCC unroll 4
+        for (int i = 0; i < kLoads; ++i) v[i] = load(rows[k] + column, i);
+        if constexpr (kStride == 2) {
+          const auto second = hn::ConcatOdd(d, v[1], v[0]);
+          v[0] = hn::ConcatEven(d, v[1], v[0]), v[1] = second, v[2] = hn::ConcatEven(d, v[3], v[2]);
+        }
+#pragma GCC unroll 3
+        for (int l = 0; l < 3; ++l) {
+#pragma GCC unroll 3
+          for (int r = 0; r < kRows; ++r)
+            if (k >= kStride * r && k < kStride * r + 3)
+              sums[r] = hn::MulAdd(w[3 * (k - kStride * r) + l], v[l], sums[r]);
+        }
+      }
+    };
+    if (column >= 0 && column + kStride * kLanes + 2 <= in) {
+      add([&](const float *p, int i) HWY_ATTR { return hn::LoadU(d, p + kFrom[i]); });
+    } else {
+      hn::Mask<decltype(d)> inside[4];
+#pragma GCC unroll 4
+      for (int i = 0; i < kLoads; ++i) {
+        const int64_t first = -(column + kFrom[i]), last = in + first;  // lanes that lie in the row
+        inside[i] =
+            hn::AndNot(hn::FirstN(d, size_t(first < 0 ? 0 : first)), hn::FirstN(d, size_t(last < 0 ? 0 : last)));
+      }
+      add([&](const float *p, int i) HWY_ATTR { return hn::MaskedLoad(inside[i], d, p + kFrom[i]); });
+    }
+#pragma GCC unroll 3
+    for (int r = 0; r < kRows; ++r) Put<float>(g, d, sums[r], scale, shift, at + r * n + j, n - j);
+  }
+}
+
+// Rows [i0, i1) of one output channel. zeros: a row of x.
+template <int kStride> HWY_INLINE void PlaneInPlace(const Conv &g, const float *x, int64_t o, int64_t i0, int64_t i1,
+                                                    const float *weights, const float *zeros, int64_t at) {
+  const float *seen[2 * kStride + 3];
+  for (int64_t i = i0, rows; i < i1; i += rows) {
+    rows = i1 - i >= 3 ? 3 : 1;
+    for (int64_t k = 0; k < kStride * (rows - 1) + 3; ++k) {
+      const int64_t row = g.h.at(i, k);
+      seen[k] = row >= 0 && row < g.h.in ? x + row * g.w.in : zeros;
+    }
+    if (rows == 3) SumInPlace<kStride, 3>(g, o, seen, weights, at + i * g.w.out);
+    else SumInPlace<kStride, 1>(g, o, seen, weights, at + i * g.w.out);
+  }
+}
+
 // Units [begin, end) of (image, output channel, band of rows).
 template <class T> void DepthwisePlanes(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   const int64_t taps = g.taps(), line = g.cut.line;
   int64_t *offsets = reinterpret_cast<int64_t *>(scratch);
   float *weights = scratch + 2 * taps, *buffer = weights + taps;
   for (int64_t t = 0; t < taps; ++t) offsets[t] = ConvOffset(g, t / g.w.kernel, t % g.w.kernel);
+  const bool small = g.h.kernel == 3 && g.w.kernel == 3 && g.h.dilation == 1 && g.w.dilation == 1 &&
+                     g.h.stride == g.w.stride && g.w.stride <= 2;
+  const bool in_place = kMaskedLoads && std::is_same_v<T, float> && small;
+  if (in_place) Zeros(buffer, g.w.in);
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t o = unit / g.cut.bands % g.outputs, image = unit / g.cut.bands / g.outputs;
     int64_t i0, i1;
     band_of(g.cut, unit % g.cut.bands, &i0, &i1);
     const T *x = static_cast<const T *>(g.x) + (image * g.channels + o / g.m()) * g.h.in * g.w.in;
     for (int64_t t = 0; t < taps; ++t) weights[t] = float(static_cast<const T *>(g.weight)[o * taps + t]);
+    if constexpr (kMaskedLoads && std::is_same_v<T, float>) {
+      if (in_place) {
+        const int64_t at = (image * g.outputs + o) * g.pixels();
+        if (g.w.stride == 1) PlaneInPlace<1>(g, x, o, i0, i1, weights, buffer, at);
+        else PlaneInPlace<2>(g, x, o, i0, i1, weights, buffer, at);
+        continue;
+      }
+    }
     FillPadded(g, x, i0, i1, 1, buffer);
     using Kernel = DepthwiseKernel;
-    const bool near = taps == 9 && g.h.span() == 3 && g.w.span() == 3 && g.h.stride == g.w.stride && g.w.stride <= 2;
+    const bool near = small && g.w.stride == 1;
     for (int64_t i = i0, rows; i < i1; i += rows) {
       const float *from = buffer + (i - i0) * line;
       const int64_t at = ((image * g.outputs + o) * g.h.out + i) * g.w.out;
       rows = near && i1 - i >= 3 ? 3 : 1;
-      const bool three = rows == 3, two = g.w.stride == 2;
-      if (three && two) SumRows<T, Kernel::kNeighboursOfTwo, 3>(g, o, from, offsets, weights, at);
-      else if (three) SumRows<T, Kernel::kNeighbours, 3>(g, o, from, offsets, weights, at);
-      else if (near && !two) SumRows<T, Kernel::kNeighbours, 1>(g, o, from, offsets, weights, at);
+      if (rows == 3) SumRows<T, Kernel::kNeighbours, 3>(g, o, from, offsets, weights, at);
+      else if (near) SumRows<T, Kernel::kNeighbours, 1>(g, o, from, offsets, weights, at);
       else if (taps == 9) SumRows<T, Kernel::kNine, 1>(g, o, from, offsets, weights, at);
       else SumRows<T, Kernel::kAny, 1>(g, o, from, offsets, weights, at);
     }

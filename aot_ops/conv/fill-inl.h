@@ -96,7 +96,7 @@ template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_
     w.before = g.w.before - q;
     int64_t first, last;
     Inside(w, 0, 0, c.line, &first, &last);
-    // NCHW: channel by channel, as x lies in memory; the same row of the next one, or the next band, is fetched ahead.
+    // NCHW: channel by channel, as x lies in memory; the same row of the next one is fetched ahead.
     for (int64_t channel = 0; channel < (g.nhwc ? 1 : channels); ++channel)
       for (int64_t r = 0; r < rows; ++r)
         for (int64_t p = 0; p < g.row_phases(); ++p) {
@@ -116,9 +116,9 @@ template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_
             continue;
           }
           const T *from = x + channel * plane + row * g.w.in + w.at(first, 0);
-          const int64_t n = last - first, ahead = channels > 1 ? plane : (i1 - i0) * sh * g.w.in;
-          for (int64_t k = 0; w.stride == 1 && k < n; k += 64 / int64_t(sizeof(T)))
-            __builtin_prefetch(from + ahead + k);
+          const int64_t n = last - first;
+          for (int64_t k = 0; channels > 1 && w.stride == 1 && k < n; k += 64 / int64_t(sizeof(T)))
+            __builtin_prefetch(from + plane + k);
           ZeroEnds(to, first, last, c.line);
           Spread(from, w.stride, n, to + first);
         }

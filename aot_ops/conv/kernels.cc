@@ -158,7 +158,7 @@ void depthwise_plan(Conv &g) {
   const int64_t most = (c.size + c.bands - 1) / c.bands;
   c.plane = (most + more) * c.line;
   c.stride = phases * c.plane;
-  c.scratch = g.nhwc ? 0 : (c.stride + 3 * g.taps() + 2 + DepthwiseSlack_simd()() + 15) / 16 * 16;
+  c.scratch = g.nhwc ? 0 : (std::max(c.stride, g.w.in) + 3 * g.taps() + 2 + DepthwiseSlack_simd()() + 15) / 16 * 16;
 }
 
 int64_t depthwise_packed_floats(const Conv &g) { return g.nhwc ? g.channels * g.taps() : 0; }
