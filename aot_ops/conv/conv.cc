@@ -8,6 +8,7 @@
 #include <memory>
 #include <thread>
 
+#include "aot_ops/common/scratch.h"
 #include "opgraft/op.h"
 
 namespace opgraft {
@@ -227,7 +228,7 @@ uint64_t Workspace(InferContext &c) {
     if (c.input(i).size() <= 0) return 0;
   Conv g = problem(c);
   plan(g);
-  return 4 * total_floats(g, c.input(1).known(), std::max<int64_t>(1, std::thread::hardware_concurrency())) + 64;
+  return 4 * total_floats(g, c.input(1).known(), std::max<int64_t>(1, std::thread::hardware_concurrency()));
 }
 
 uint64_t PackedBytes(InferContext &c, int input) { return input == 1 ? 4 * uint64_t(packed_floats(weights(c))) : 0; }
@@ -247,14 +248,8 @@ template <Form form> void Kernel(Context &c) {
   if constexpr (form != kPlain) g.activation = activation(c);
   if (c.inputs() > kResidual[form]) g.residual = c.input(kResidual[form]).raw();
   g.packed = static_cast<const float *>(c.packed(1));
-  const uint64_t need = 4 * total_floats(g, g.packed, c.threads());
-  std::unique_ptr<float, void (*)(void *)> own(nullptr, std::free);
-  auto *scratch = reinterpret_cast<float *>((reinterpret_cast<uintptr_t>(c.workspace()) + 63) / 64 * 64);
-  if (!c.workspace() || c.workspace_bytes() < need + 64) {
-    own.reset(static_cast<float *>(std::aligned_alloc(64, (need + 63) / 64 * 64)));
-    if (!own) throw std::bad_alloc();
-    scratch = own.get();
-  }
+  Scratch<float> memory(c, total_floats(g, g.packed, c.threads()));
+  float *scratch = memory.get();
   const bool folded = state && !state->constants.empty();
   if (!folded) fold<form>(c, g, scratch);
   g.scale = folded ? state->constants.data() : scratch;

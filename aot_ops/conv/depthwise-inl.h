@@ -25,8 +25,8 @@ HWY_INLINE void Put(const Conv &g, D d, hn::Vec<D> sums, hn::Vec<D> scale, hn::V
     if (residual) v = hn::Add(v, LoadF32(d, residual));
     return StoreF32(Clamp(d, bounds, v), d, y);
   }
-  if (residual) v = hn::Add(v, LoadSome(d, residual, n));
-  StoreSome(Clamp(d, bounds, v), d, y, n);
+  if (residual) v = hn::Add(v, LoadF32N(d, residual, size_t(n)));
+  StoreF32N(Clamp(d, bounds, v), d, y, size_t(n));
 }
 
 // kRows rows of y: sums over taps of from[offsets[t] + j]. kKernel: 3 x 3, of neighbours, in which case the rows share
@@ -201,8 +201,8 @@ template <class T, int kVectors> HWY_INLINE void SumPixel(const Conv &g, const T
         if (n >= (v + 1) * kLanes)
           acc[v] = hn::MulAdd(hn::LoadU(d, w + v * kLanes), LoadF32(d, from + v * kLanes), acc[v]);
         else
-          acc[v] = hn::MulAdd(LoadSome(d, w + v * kLanes, n - v * kLanes),
-                              LoadSome(d, from + v * kLanes, n - v * kLanes), acc[v]);
+          acc[v] = hn::MulAdd(LoadF32N(d, w + v * kLanes, size_t(n - v * kLanes)),
+                              LoadF32N(d, from + v * kLanes, size_t(n - v * kLanes)), acc[v]);
       }
     }
 #pragma GCC unroll 4

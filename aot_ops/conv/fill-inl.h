@@ -145,28 +145,6 @@ template <class T> void FillColumns(const Conv &g, const T *x, int64_t p0, int64
   }
 }
 
-// The first n of a vector; the others are zero.
-template <class D> HWY_INLINE hn::Vec<D> LoadSome(D d, const float *p, int64_t n) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  return hn::MaskedLoad(hn::FirstN(d, size_t(n)), d, p);
-#else
-  return LoadF32N(d, p, size_t(n));
-#endif
-}
-template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, int64_t n) {
-  return LoadF32N(d, p, size_t(n));
-}
-template <class D> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, float *p, int64_t n) {
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  hn::BlendedStore(v, hn::FirstN(d, size_t(n)), d, p);
-#else
-  StoreF32N(v, d, p, size_t(n));
-#endif
-}
-template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, int64_t n) {
-  StoreF32N(v, d, p, size_t(n));
-}
-
 // ReLU and ReLU6 as bounds; the instructions give their second operand where one is a NaN, so that it stays.
 struct ConvBounds {
   float low, high;
@@ -196,11 +174,11 @@ HWY_INLINE void Finish(const Conv &g, int64_t o, const float *sums, int64_t at, 
     StoreF32(Clamp(d, bounds, v), d, y + i);
   }
   if (const int64_t rest = n - i) {
-    const auto scale = kChannels ? LoadSome(d, g.scale + o + i, rest) : one;
-    const auto shift = kChannels ? LoadSome(d, g.shift + o + i, rest) : other;
-    auto v = hn::MulAdd(LoadSome(d, sums + i, rest), scale, shift);
-    if (residual) v = hn::Add(v, LoadSome(d, residual + i, rest));
-    StoreSome(Clamp(d, bounds, v), d, y + i, rest);
+    const auto scale = kChannels ? LoadF32N(d, g.scale + o + i, size_t(rest)) : one;
+    const auto shift = kChannels ? LoadF32N(d, g.shift + o + i, size_t(rest)) : other;
+    auto v = hn::MulAdd(LoadF32N(d, sums + i, size_t(rest)), scale, shift);
+    if (residual) v = hn::Add(v, LoadF32N(d, residual + i, size_t(rest)));
+    StoreF32N(Clamp(d, bounds, v), d, y + i, size_t(rest));
   }
 }
 

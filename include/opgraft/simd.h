@@ -162,6 +162,15 @@ template <class D, class T> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, T *p, s
   for (size_t i = 0; i < n; ++i) p[i] = buffer[i];
 }
 
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // their masked loads and stores touch nothing else
+template <class D> HWY_INLINE hn::Vec<D> LoadF32N(D d, const float *p, size_t n) {
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+}
+template <class D> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, float *p, size_t n) {
+  hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+}
+#endif
+
 // acc[i] + a[4i] b[4i] + ... + a[4i + 3] b[4i + 3] in every 32-bit lane i, exact but for wrapping modulo
 // 2^32. `a` holds uint8_t or int8_t, `b` int8_t. kVnni only where simd::vnni(). Without it bytes are
 // widened for pmaddwd: pmaddubsw would saturate at 255 * -128 * 2.
