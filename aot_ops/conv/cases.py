@@ -262,7 +262,7 @@ CASES = (
         follow(op, t, *s, r, a)
         for op in FUSED
         for t in TOLERANCE
-        for s in (SIZES[1], SIZES[8])
+        for s in (SIZES[1], SIZES[2], SIZES[8])  # 3 x 3, 1 x 1, depthwise
         for r in (False, True)
         for a in ACTIVATIONS
     ]
@@ -273,6 +273,18 @@ CASES = (
             "inputs": [("float32", (1, c, 5, 40), "special"), ("float32", (4, c // g, 3, 3), (0.5, 1.0))],
         }
         for c, g in ((2, 1), (4, 4))
+    ]
+    + [  # NaN and infinity: the first stays one under either activation, the other is cut.
+        {
+            **(made := follow("FusedConv2D", "float32", (1, c, 5, 40), 4, (3, 3), {"group": g}, False, a)),
+            "inputs": [
+                ("float32", (1, c, 5, 40), "special"),
+                ("float32", (4, c // g, 3, 3), (0.5, 1.0)),
+                *made["inputs"][2:],
+            ],
+        }
+        for c, g in ((2, 1), (4, 4))
+        for a in ("relu", "relu6")
     ]
 )
 
