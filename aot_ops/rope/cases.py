@@ -55,12 +55,23 @@ def gradient(dy, cos, sin, x, mode=0, rotary_dim=0, size=False):
     return [dx, table(a * da, b * db), table(-b * da, a * db)]
 
 
-def apply(query, key, cos, sin, position_ids, mode=0, rotary_dim=0, layout="BHSD", size=False):
-    axis = 2 if layout == "BHSD" else 1
-    p = np.asarray(position_ids)
-    p = p + np.arange(query.shape[axis]) if p.ndim == 0 else p
-    tables = [np.expand_dims(t[p.astype(int)], -3 if layout == "BHSD" else -2) for t in (cos, sin)]
-    return [combine(x, *tables, mode, rotary_dim, size=size) for x in (query, key)]
+def apply(query, key, cos, sin, position_ids, mode=0, rotary_dim=0, layout="BSHD", size=False):
+    heads = (query, key)
+    if query.ndim < 4:
+        layout, dim = "BSHD", rotary_dim or cos.shape[1]
+        heads = [x.reshape(-1, x.shape[-2], x.shape[-1] // (dim or 1), dim) for x in heads]
+    batch, length = heads[0].shape[0], heads[0].shape[2 if layout == "BHSD" else 1]
+    p = np.asarray(position_ids).astype(int)
+    if mode >= 2:  # a row of the tables for each token
+        p = np.arange(batch * length).reshape(batch, length)
+    elif p.ndim == 0:
+        p = p + np.arange(length)
+    elif p.ndim == 1 and len(p) != length:  # of one token of every sequence
+        p = p[:, None]
+    tables = [np.expand_dims(t[p], -3 if layout == "BHSD" else -2) for t in (cos, sin)]
+    return [
+        combine(x, *tables, mode % 2, rotary_dim, size=size).reshape(like.shape) for x, like in zip(heads, (query, key))
+    ]
 
 
 REFERENCE = {"RotaryPositionEmbedding": rotary, "RotaryPositionEmbeddingGrad": gradient, "ApplyRotaryPosEmb": apply}
@@ -141,10 +152,18 @@ CASES = (
 
 
 def both(dtype, size, positions, width, tables="float32", heads=None, layout="BHSD", **attrs):
+    """Tables of 40 positions."""
     b, h, s, d = size
     shapes = [(b, n, s, d) if layout == "BHSD" else (b, s, n, d) for n in (h, heads or h)]
     inputs = [(dtype, x) for x in shapes] + 2 * [(tables, (40, width))] + [positions]
     return case("ApplyRotaryPosEmb", dtype, inputs, layout=layout, **attrs)
+
+
+def packed(dtype, size, positions, tables="float32", rows=40, rotary_dim=0, **attrs):
+    """3 query heads and 2 of keys, 10 elements each, of [B, S] or [S] tokens."""
+    table = (tables, (rows, rotary_dim // 2 or 10))
+    inputs = [(dtype, (*size, 30)), (dtype, (*size, 20)), table, table, ("int32", positions)]
+    return case("ApplyRotaryPosEmb", dtype, inputs, rotary_dim=rotary_dim, **attrs)
 
 
 CASES += (
@@ -162,12 +181,34 @@ CASES += (
         for m in (0, 1)
     ]
     + [both("float32", (3, 5, 33, 11), ("int64", 2), 4, heads=1, layout=x, rotary_dim=8) for x in ("BHSD", "BSHD")]
+    # Packed heads, as MindSpore has them: every sequence its one token's position, or all the same ones; or tables
+    # that have a row for each token.
+    + [
+        packed(t, s, p, u, mode=m)
+        for t in T
+        for u in {t, "float32"}
+        for m in (0, 1)
+        for s, p in [
+            ((3, 1), [5, 0, 39]),
+            ((2, 3), [4, 0, 38]),
+            ((2, 3), [[0, 1, 2], [7, 7, 39]]),
+            ((5,), [9, 1, 0, 2, 3]),
+        ]
+    ]
+    + [
+        packed(t, s, [3] * s[0], t, rows=int(np.prod(s)), mode=m)
+        for t in T
+        for m in (2, 3)
+        for s in [(2, 3), (5,), (3, 1)]
+    ]
+    + [packed("float32", (2, 3), [1, 2, 3], mode=m, rotary_dim=10) for m in (0, 1)]
+    + [both("float32", (2, 4, 20, 16), ("int32", (3,), (0, 9)), 16, layout=x, mode=2) for x in ("BHSD", "BSHD")]
     + [both("float32", (0, 5, 3, 8), ("int64", 2), 8), both("float32", (2, 0, 3, 8), ("int64", 2), 8, heads=2)]
     + [both("float32", (2, 2, 0, 8), ("int64", 50), 8), both("float32", (2, 2, 1, 0), ("int64", 3), 0)]
 )
 
 X, TABLE = ("float32", (2, 3, 8)), ("float32", (3, 8))
-Q, TABLES = ("float32", (1, 2, 3, 8)), [("float32", (10, 8))] * 2
+Q, TABLES = ("float32", (1, 3, 2, 8)), [("float32", (10, 8))] * 2
 
 
 def refused(op, inputs, error, **attrs):
@@ -202,10 +243,19 @@ REFUSED = [
             "cos's last dimension must be rotary_dim 4 or half of it, got 8", rotary_dim=4),
     refused("RotaryPositionEmbeddingGrad", [X, TABLE, TABLE, ("float32", (2, 3, 4))],
             r"x.shape must equal dy.shape \(2, 3, 8\), got \(2, 3, 4\)"),
-    refused("ApplyRotaryPosEmb", [Q, ("float32", (1, 2, 4, 8)), *TABLES, ("int32", 0)],
-            r"key.shape must agree with query.shape \(1, 2, 3, 8\) in all but the heads, got \(1, 2, 4, 8\)"),
-    refused("ApplyRotaryPosEmb", [("float32", (2, 3, 8))] * 2 + [*TABLES, ("int32", 0)],
-            r"query must have 4 dimensions, got shape \(2, 3, 8\)"),
+    refused("ApplyRotaryPosEmb", [Q, ("float32", (1, 4, 2, 8)), *TABLES, ("int32", 0)],
+            r"key.shape must agree with query.shape \(1, 3, 2, 8\) in all but the heads, got \(1, 4, 2, 8\)"),
+    refused("ApplyRotaryPosEmb", [("float32", (8,))] * 2 + [*TABLES, ("int32", 0)],
+            r"query must have 2, 3 or 4 dimensions, got shape \(8,\)"),
+    refused("ApplyRotaryPosEmb", [("float32", (2, 3, 16)), ("float32", (2, 3, 12)), *TABLES, ("int32", 0)],
+            "key's last dimension must be heads of 8 elements, got 12"),
+    refused("ApplyRotaryPosEmb", [("float32", (2, 3, 16))] * 2 + [*TABLES, ("int32", (2,), (0, 1))],
+            r"position_ids.shape must be \(\), \(3,\) or \(2, 3\), got \(2,\)"),
+    refused("ApplyRotaryPosEmb", [("float32", (2, 3, 16))] * 2 + [*TABLES, ("int32", 0)],
+            r"cos.shape must begin with a row for each of 6 tokens, got \(10, 8\)", mode=2),
+    refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int32", 0)],
+            r"mode must be 0 \(halves\) or 1 \(interleaved\), or 2 or 3 where the tables have a row for each token, "
+            "got 4", mode=4),
     refused("ApplyRotaryPosEmb", [Q, Q, ("float32", (8,)), ("float32", (8,)), ("int32", 0)],
             r"cos must have 2 dimensions, got shape \(8,\)"),
     refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int32", (2, 2), (0, 1))],

@@ -28,13 +28,16 @@ constexpr int64_t kGrain = 32768;      // elements: about 10 µs
 constexpr int64_t kCaches = 16 << 20;  // bytes read and written that may stay in L3
 
 // What x, cos and sin must be in every operator; the tables are inputs `i` and `i + 1`.
-void check_tables(const InferContext &c, int i, int64_t dim) {
+void check_tables(const InferContext &c, int i, int64_t dim, bool by_token = false) {
   if (c.input(0).dtype() == OPGRAFT_FLOAT32) c.check_dtype(i, "cos", {OPGRAFT_FLOAT32});
   else c.check_dtype(i, "cos", {OPGRAFT_FLOAT32, c.input(0).dtype()});
   c.check_same_dtype(i + 1, "sin", i, "cos");
   c.check_same_shape(i + 1, "sin", i, "cos");
   const int64_t mode = c.attr_int("mode", 0);
-  c.check(mode == 0 || mode == 1, "mode must be 0 (halves) or 1 (interleaved), got " + std::to_string(mode));
+  c.check(mode >= 0 && mode <= (by_token ? 3 : 1),
+          "mode must be 0 (halves) or 1 (interleaved)" +
+              std::string(by_token ? ", or 2 or 3 where the tables have a row for each token" : "") + ", got " +
+              std::to_string(mode));
   c.check(c.input(i).rank() >= 1, "cos must have at least 1 dimension, got shape ()");
   const int64_t width = c.input(i).dim(-1), asked = c.attr_int("rotary_dim", 0), turned = asked ? asked : width;
   c.check(turned < 0 || turned % 2 == 0, (asked ? "rotary_dim" : "cos's last dimension") +
@@ -52,7 +55,7 @@ Rotation rotation(const Arguments &c, int i, int64_t dim, bool back = false) {
   Rotation r;
   r.cos = c.input(i).raw(), r.sin = c.input(i + 1).raw();
   r.dim = dim, r.pairs = (asked ? asked : width) / 2;
-  r.interleaved = c.attr_int("mode", 0) == 1, r.back = back;
+  r.interleaved = c.attr_int("mode", 0) % 2 == 1, r.back = back;
   r.full = width == 2 * r.pairs;
   r.wide = c.input(i).dtype() == OPGRAFT_FLOAT32;
   return r;
@@ -233,44 +236,77 @@ void ReferenceGrad(Context &c) {
 
 // --- ApplyRotaryPosEmb ---
 
-bool sequence_first(const Arguments &c) {
-  const std::string l = c.attr_string("layout", "BHSD");
+// MindSpore's cos_format: 2 and 3 are 0 and 1, but for tables that have a row for each token, in the tokens' order.
+bool by_token(const Arguments &c) { return c.attr_int("mode", 0) >= 2; }
+
+// [B, H, S, D] or [B, S, H, D]; or packed, [B, S, H * D] or [S, H * D]: heads as wide as the tables.
+struct Heads {
+  int64_t batch, sequence, heads, dim;
+  bool sequence_first;
+};
+Heads heads_of(const Arguments &c, int i) {
+  const std::string l = c.attr_string("layout", "BSHD");
   c.check(l == "BHSD" || l == "BSHD", "layout must be BHSD or BSHD, got '" + l + "'");
-  return l == "BSHD";
+  auto x = c.input(i).shape();
+  if (x.size() == 4) return l == "BSHD" ? Heads{x[0], x[1], x[2], x[3], true} : Heads{x[0], x[2], x[1], x[3], false};
+  const int64_t asked = c.attr_int("rotary_dim", 0), dim = asked ? asked : c.input(2).dim(-1), packed = x.back();
+  const int64_t heads = dim < 0 || packed < 0 ? -1 : dim == 0 ? 0 : packed / dim;
+  return {x.size() == 3 ? x[0] : 1, x[x.size() - 2], heads, dim, true};
 }
 
 void InferApply(InferContext &c) {
   c.check_dtype(0, "query", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "key", 0, "query");
   auto q = c.input(0).shape(), k = c.input(1).shape(), p = c.input(4).shape();
-  const size_t sequence = sequence_first(c) ? 1 : 2;
-  c.check(q.size() == 4, "query must have 4 dimensions, got shape " + to_string(q));
-  bool fits = k.size() == 4;
-  for (size_t a = 0; fits && a < 4; ++a) fits = a == 3 - sequence || may_equal(k[a], q[a]);
-  c.check(fits, "key.shape must agree with query.shape " + to_string(q) + " in all but the heads, got " + to_string(k));
-  check_tables(c, 2, q[3]);
+  c.check(q.size() >= 2 && q.size() <= 4, "query must have 2, 3 or 4 dimensions, got shape " + to_string(q));
   c.check(c.input(2).rank() == 2, "cos must have 2 dimensions, got shape " + to_string(c.input(2).shape()));
+  const Heads of = heads_of(c, 0);
+  const size_t heads = q.size() < 4 ? q.size() - 1 : of.sequence_first ? 2 : 1;
+  bool fits = k.size() == q.size();
+  for (size_t a = 0; fits && a < q.size(); ++a) fits = a == heads || may_equal(k[a], q[a]);
+  c.check(fits, "key.shape must agree with query.shape " + to_string(q) + " in all but the heads, got " + to_string(k));
+  check_tables(c, 2, of.dim, true);
+  if (q.size() < 4)
+    for (int i : {0, 1}) {
+      const int64_t packed = c.input(i).dim(-1);
+      c.check(packed < 0 || of.dim < 0 || (of.dim == 0 ? packed == 0 : packed % of.dim == 0),
+              (i ? "key" : "query") + std::string("'s last dimension must be heads of ") + std::to_string(of.dim) +
+                  " elements, got " + std::to_string(packed));
+    }
   c.check_dtype(4, "position_ids", {OPGRAFT_INT32, OPGRAFT_INT64});
-  const bool shape = p.size() == 0 || (p.size() == 1 && may_equal(p[0], q[sequence])) ||
-                     (p.size() == 2 && may_equal(p[1], q[sequence]) && (p[0] == 1 || may_equal(p[0], q[0])));
-  const int64_t each[] = {q[0], q[sequence]};
-  c.check(shape, "position_ids.shape must be (), " + to_string(q.subspan(sequence, 1)) + " or " + to_string(each) +
-                     ", got " + to_string(p));
+  if (by_token(c)) {
+    const int64_t rows = c.input(2).dim(0), tokens = of.batch < 0 || of.sequence < 0 ? -1 : of.batch * of.sequence;
+    c.check(rows < 0 || tokens < 0 || rows == tokens, "cos.shape must begin with a row for each of " +
+                                                          std::to_string(tokens) + " tokens, got " +
+                                                          to_string(c.input(2).shape()));
+  } else {
+    // One number, a sequence's, each sequence's; and each sequence's only one.
+    const bool shape =
+        p.size() == 0 ||
+        (p.size() == 1 && (may_equal(p[0], of.sequence) || (may_equal(of.sequence, 1) && may_equal(p[0], of.batch)))) ||
+        (p.size() == 2 && may_equal(p[1], of.sequence) && (p[0] == 1 || may_equal(p[0], of.batch)));
+    const int64_t each[] = {of.batch, of.sequence};
+    c.check(shape, "position_ids.shape must be (), " + to_string(std::span(each).subspan(1)) + " or " +
+                       to_string(each) + ", got " + to_string(p));
+  }
   c.output(c.input(0).dtype(), q);
   c.output(c.input(1).dtype(), k);
 }
 
 Sheet apply_sheet(Context &c, int i) {
-  auto x = c.input(i).shape();
-  const bool first = sequence_first(c);
+  const Heads x = heads_of(c, i);
   Sheet s{};
   s.x = c.input(i).raw(), s.y = c.output(i).raw();
-  s.rows = x[first ? 1 : 2], s.heads = x[first ? 2 : 1];
-  s.row_step = first ? s.heads * x[3] : x[3], s.head_step = first ? x[3] : s.rows * x[3];
-  auto p = c.input(4).shape();
-  s.outers = 1, s.outer[0] = x[0], s.outer_step[0] = s.rows * s.heads * x[3];
-  s.outer_table[0] = p.size() == 2 && p[0] > 1 ? p[1] : 0;
+  s.rows = x.sequence, s.heads = x.heads;
+  s.row_step = x.sequence_first ? x.heads * x.dim : x.dim, s.head_step = x.sequence_first ? x.dim : x.sequence * x.dim;
+  s.outers = 1, s.outer[0] = x.batch, s.outer_step[0] = x.sequence * x.heads * x.dim;
   s.row_table = c.input(2).dim(1);
+  if (by_token(c)) {
+    s.outer_table[0] = x.sequence * s.row_table;
+    return s;
+  }
+  auto p = c.input(4).shape();
+  s.outer_table[0] = p.size() == 2 && p[0] > 1 ? p[1] : p.size() == 1 && p[0] != x.sequence ? 1 : 0;
   s.positions = c.input(4).raw(), s.wide_positions = c.input(4).dtype() == OPGRAFT_INT64;
   s.position_step = p.size() > 0;
   return s;
@@ -279,7 +315,7 @@ Sheet apply_sheet(Context &c, int i) {
 // Nothing is written before all positions are known to lie in the tables.
 void check_positions(Context &c, const Sheet &s) {
   const int64_t table = c.input(2).dim(0), count = c.input(4).size(), more = s.position_step ? 0 : s.rows - 1;
-  if (s.outer[0] * s.rows == 0) return;
+  if (!s.positions || s.outer[0] * s.rows == 0) return;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t p = s.wide_positions ? c.input(4).data<int64_t>()[i] : c.input(4).data<int32_t>()[i];
     c.check(p >= 0 && p < table && p + more < table,
@@ -290,7 +326,7 @@ void check_positions(Context &c, const Sheet &s) {
 }
 
 template <class Run> void apply(Context &c, Run &&turn) {
-  const Rotation r = rotation(c, 2, c.input(0).dim(3));
+  const Rotation r = rotation(c, 2, heads_of(c, 0).dim);
   const Sheet q = apply_sheet(c, 0), k = apply_sheet(c, 1);
   check_positions(c, q);
   if (c.output(0).size()) turn(c, r, q);

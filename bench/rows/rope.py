@@ -114,7 +114,7 @@ def row(name, interleaved, first, count):
         # Two products and a sum of numbers that are at most 5.5, rounded once each.
         rtol=2.0**-24, atol=3 * 5.5 * 2.0**-24,
         weights=lambda rng: [*tables(), np.arange(first, first + count)[None]],
-        attrs={"mode": int(interleaved), "rotary_dim": DIM},
+        attrs={"mode": int(interleaved), "rotary_dim": DIM, "layout": "BHSD"},
         flops=3 * size, bytes=8 * size + 4 * count * DIM, target=0.8, mindspore_target=2.1, quick=not interleaved,
         numpy=formula(interleaved), torch=(pairs_torch if interleaved else halves_torch)(first, count),
         onnx=onnx(interleaved), mindspore=mindspore(interleaved, first, count),

@@ -66,8 +66,9 @@ bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &
     if (int64_t(k) != axis && (a.dims[k] != x.dims[k] || x.dims[k] == -1)) return false;
   const int64_t whole = x.dims[size_t(axis)], part = a.dims[size_t(axis)];
   if (whole < 1 || part < 1) return false;
-  const bool repeats = s.kind == Pattern::Setting::kRepeats;
-  if (repeats ? part % whole != 0 : part * s.count != whole) return false;
+  using Kind = Pattern::Setting;
+  const bool ends = s.kind == Kind::kFirst || s.kind == Kind::kLast, repeats = s.kind == Kind::kRepeats;
+  if (ends ? part > whole : repeats ? part % whole != 0 : part * s.count != whole) return false;
   const Arranged numbers(g);
   const Tensor got = numbers.follow(of, from);
   if (!got) return false;
@@ -78,9 +79,11 @@ bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &
   const int32_t *at = got.data<int32_t>();
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t p = 0; p < part; ++p) {
-      const int64_t source = repeats                             ? p / (part / whole)
-                             : s.kind == Pattern::Setting::kPart ? s.part * part + p
-                                                                 : p * s.count + s.part;
+      const int64_t source = s.kind == Kind::kFirst  ? p
+                             : s.kind == Kind::kLast ? whole - part + p
+                             : repeats               ? p / (part / whole)
+                             : s.kind == Kind::kPart ? s.part * part + p
+                                                     : p * s.count + s.part;
       for (int64_t i = 0; i < inner; ++i)
         if (*at++ != int32_t((o * whole + source) * inner + i)) return false;
     }

@@ -9,6 +9,8 @@
 //            | "rank(" name ")=" n | "dim(" name "," i ")=dim(" name "," j ")", conditions
 //            | "part(" a "," x "," axis ")=" i "/" n    a is the i-th of n equal parts of x along the axis
 //            | "every(" a "," x "," axis ")=" i "/" n   a is the elements i, i + n, i + 2n, ... of x
+//            | "first(" a "," x "," axis ")"            a is the first elements of x along the axis, however many
+//            | "last(" a "," x "," axis ")"             a is the last ones
 //            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
 //            | "dtype(" name ")=" dtype
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
@@ -58,6 +60,8 @@ struct Pattern {
       kDensity,
       kPart,
       kEvery,
+      kFirst,
+      kLast,
       kRepeats,
       kCausal
     } kind = kLiteral;

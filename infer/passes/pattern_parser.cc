@@ -9,6 +9,8 @@ const char *condition_name(Pattern::Setting::Kind kind) {
   using Setting = Pattern::Setting;
   return kind == Setting::kPart      ? "part"
          : kind == Setting::kEvery   ? "every"
+         : kind == Setting::kFirst   ? "first"
+         : kind == Setting::kLast    ? "last"
          : kind == Setting::kRepeats ? "repeats"
                                      : "causal";
 }
@@ -188,7 +190,8 @@ class Parser {
     if (s.attr == "dtype" && peek() == '(') return dtype();
     using Setting = Pattern::Setting;
     if (peek() == '(')
-      for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kRepeats, Setting::kCausal})
+      for (auto kind :
+           {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats, Setting::kCausal})
         if (s.attr == condition_name(kind)) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;

@@ -233,7 +233,8 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast", "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2",
         "GeLU(Mul(x, gamma), approximate=tanh)", "Softmax(Mul(x, gamma), axis=a) -> epsilon=a",
         "Add(Mul(x, gamma), bias)", "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
-        "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), causal(gamma)",
+        "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
+        "last(x, gamma, 0), causal(gamma)",
         "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
@@ -282,6 +283,8 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(x) -> part(x, x, 1)",
                            "Mul(x) -> every(x, x, 1)=2/2",
                            "Mul(x) -> repeats(x, 1)",
+                           "Mul(x) -> first(x, 1)",
+                           "Mul(x) -> last(x, x)",
                            "Mul(x) -> causal()",
                            "Mul(x) -> density(x)=0.1",
                            "Mul(x) -> density()<0.1",
