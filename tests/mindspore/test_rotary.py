@@ -78,6 +78,30 @@ class ReshapedPairs(Rotary):
         return ops.concat((a.expand_dims(-1), b.expand_dims(-1)), -1).reshape(x.shape)
 
 
+REST = 4  # elements of a longer row that are not turned
+
+
+class Partial(nn.Cell):
+    """The first D elements of longer rows."""
+
+    def __init__(self, turn):
+        super().__init__()
+        self.rotate = turn()
+
+
+class Sliced(Partial):
+    """As GPT-NeoX, GPT-J and Phi have it."""
+
+    def construct(self, x):
+        return ops.cat((self.rotate(x[..., :D]), x[..., D:]), -1)
+
+
+class Divided(Partial):
+    def construct(self, x):
+        turned, rest = ops.split(x, [D, REST], -1)
+        return ops.concat((self.rotate(turned), rest), -1)
+
+
 class GroupedAttention(nn.Cell):
     """A LLaMA layer's attention: rotary embedding, shared heads of keys, a causal mask."""
 
@@ -100,12 +124,13 @@ class ExpandedAttention(GroupedAttention):
         return ops.broadcast_to(x.expand_dims(2), (B, KV, H // KV, S, D)).reshape(B, H, S, D)
 
 
-ONE = (normal(B, H, S, D),)
+ONE, LONGER = (normal(B, H, S, D),), (normal(B, H, S, D + REST),)
 ATTENTION = (normal(B, H, S, D), normal(B, KV, S, D, seed=1), normal(B, KV, S, D, seed=2))
 
 
 @pytest.mark.parametrize("make,given,rotated", [
     *((m, ONE, 1) for m in (Halves, Chunks, SplitHalves, Pairs, ReshapedPairs)),
+    *((lambda cut=c, turn=t: cut(turn), LONGER, 1) for c in (Sliced, Divided) for t in (Halves, SplitHalves, Pairs)),
     *((m, ATTENTION, 2) for m in (GroupedAttention, ExpandedAttention)),
 ])  # fmt: skip
 def test_of_an_exported_model(make, given, rotated, tmp_path):
@@ -117,7 +142,9 @@ def test_of_an_exported_model(make, given, rotated, tmp_path):
     rewrite.substitute(graph, prove=given)
     left = [n["op"] for n in graph.nodes]
     assert left.count("RotaryPositionEmbedding") == rotated, str(graph)
-    assert not {"Concat", "Stack", "Neg", "Mul", "Softmax", "Tile", "BroadcastTo"} & set(left), str(graph)
+    assert not {"Concat", "Stack", "StridedSlice", "Neg", "Mul", "Softmax", "Tile", "BroadcastTo"} & set(left), str(
+        graph
+    )
     if given is ATTENTION:
         (node,) = [n for n in graph.nodes if n["op"] == "ScaledDotProductAttention"]
         assert node["attrs"]["is_causal"] and len(node["inputs"]) == 3
@@ -125,6 +152,44 @@ def test_of_an_exported_model(make, given, rotated, tmp_path):
     _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
     back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
     close(back(*tensors).asnumpy(), want)
+
+
+class Applied(nn.Cell):
+    """MindSpore's own primitive, which has a kernel for Ascend alone."""
+
+    def __init__(self, cos_format):
+        super().__init__()
+        self.apply = ops.operations.nn_ops.ApplyRotaryPosEmb(cos_format)
+
+    def construct(self, query, key, cos, sin, position_ids):
+        return self.apply(query, key, cos, sin, position_ids)
+
+
+# What its test in MindSpore's repository says: [B, S, H * D]; position_ids of all sequences, or of each one's only
+# token. cos_format 0, 1: tables by position; 2, 3: a row for each token. 0, 2: halves.
+@pytest.mark.parametrize("tokens", [(B, S), (B, 1), (B * S,)], ids=["sequences", "a token each", "in a row"])
+@pytest.mark.parametrize("cos_format", range(4))
+def test_the_primitive_is_the_operator(cos_format, tokens, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    q, k = (normal(*tokens, h * D, seed=h).astype(np.float16) for h in (H, KV))
+    positions = np.array([3, 1], np.int32) if tokens[-1] == 1 else np.arange(tokens[-1], dtype=np.int32)
+    by_token = np.broadcast_to(positions.reshape(-1, 1) if tokens[-1] == 1 else positions, tokens)
+    angles = np.outer(np.arange(B * S), 100.0 ** (-np.arange(0, D, 2) / D))
+    angles = np.repeat(angles, 2, -1) if cos_format % 2 else np.concatenate([angles, angles], -1)
+    tables = [f(angles).astype(np.float16) for f in (np.cos, np.sin)]
+    given = [q, k, *([t[by_token.ravel()] for t in tables] if cos_format >= 2 else tables), positions]
+    ms.export(Applied(cos_format), *map(Tensor, given), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    assert [n["op"] for n in graph.nodes] == ["ApplyRotaryPosEmb"]
+    cos, sin = (t.astype(np.float64)[by_token][..., None, :] for t in tables)
+    for got, x in zip(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)), (q, k)):
+        x = x.astype(np.float64).reshape(*tokens, -1, D)
+        a, b = (x[..., ::2], x[..., 1::2]) if cos_format % 2 else (x[..., : D // 2], x[..., D // 2 :])
+        other = np.stack([-b, a], -1).reshape(x.shape) if cos_format % 2 else np.concatenate([-b, a], -1)
+        want = (x * cos + other * sin).reshape(got.shape)
+        # One rounding to float16; before it two products and a sum in float32.
+        atol = 3 * 2.0**-24 * 2 * np.abs(x).max()
+        np.testing.assert_allclose(got.asnumpy().astype(np.float64), want, rtol=1.01 * 2.0**-11, atol=atol)
 
 
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])

@@ -140,6 +140,81 @@ def test_what_only_looks_like_it_is_left_alone(name, batch, tmp_path):
     np.testing.assert_array_equal(nn.GraphCell(graph)(Tensor(x)).asnumpy(), want)
 
 
+REST = 4  # elements of longer rows that are not turned
+
+
+class Partial(Rotary):
+    """The spelling `name` for a part of the rows; parts(x): that part, and what follows it."""
+
+    def __init__(self, name, parts, last=True):
+        super().__init__(*SPELLED[name])
+        self.parts, self.last = parts, last
+
+    def construct(self, x):
+        h, rest = self.parts(x)
+        y = self.f(h, self.cos, self.sin)
+        return ops.concat((y, rest) if self.last else (rest, y), -1)
+
+
+CUT = {
+    "sliced": lambda x: (x[..., :D], x[..., D:]),
+    "ONNX": lambda x: (cut(x, 0, D), cut(x, D, 2**31 - 1)),
+    "split": lambda x: ops.split(x, [D, REST], -1),
+}
+OTHER = {
+    "the last part": (lambda x: (x[..., REST:], x[..., :REST]), False),
+    "exchanged": (lambda x: (x[..., REST:], x[..., :REST]), True),
+    "the rest first": (CUT["sliced"], False),
+    "another rest": (lambda x: (x[..., :D], x[..., D - 1 : D - 1 + REST]), True),
+    "a part of the rest": (lambda x: (x[..., :D], x[..., D + 1 :]), True),
+    "the rest backwards": (lambda x: (x[..., :D], cut(x, D + REST - 1, D - 1, -1)), True),
+    "a changed rest": (lambda x: (x[..., :D], x[..., D:] + 1.0), True),
+}
+
+
+@pytest.mark.parametrize("batch", [B, None], ids=["given", "open"])
+@pytest.mark.parametrize("name,by", [*((name, "sliced") for name in SPELLED), ("halves", "ONNX"), ("GPT-J", "split")])
+def test_a_part_of_a_row_is_turned_in_one(name, by, batch, tmp_path):
+    net, x = Partial(name, CUT[by]), normal(B, H, S, D + REST)
+    graph, report = unproven(net, x, tmp_path, batch)
+    assert [n["op"] for n in graph.nodes] == ["RotaryPositionEmbedding"], str(report)
+    net = Partial(name, CUT[by])
+    net.set_inputs(Tensor(shape=[batch, H, S, D + REST], dtype=opgraft.float32))
+    rewrite.substitute(net, prove=(x,))
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    got = net(x).asnumpy()
+    assert [n["op"] for n in net._grafted[0][0].graph.nodes] == ["RotaryPositionEmbedding"]
+    close(got[..., :D], rotary(x[..., :D].astype(np.float64), SPELLED[name][0]), 3, 2 * np.abs(x).max())
+    np.testing.assert_array_equal(got[..., D:], x[..., D:])
+
+
+@pytest.mark.parametrize("name", ["Hugging Face", "pairs, stack"])
+@pytest.mark.parametrize("other", OTHER)
+def test_another_part_is_turned_by_itself(name, other, tmp_path):
+    net, x = Partial(name, *OTHER[other]), normal(B, H, S, D + REST)
+    want = net(x).asnumpy()
+    graph, report = unproven(net, x, tmp_path)
+    assert swapped(report) == ["RotaryPositionEmbedding"] and "Concat" in [n["op"] for n in graph.nodes], str(report)
+    close(nn.GraphCell(graph)(Tensor(x)).asnumpy(), want, 6, 2 * np.abs(x).max() + 1)
+
+
+def test_a_part_of_a_part():
+    """Of rows of D + 2 REST, D + REST are cut out, of which D are turned."""
+
+    class Net(Rotary):
+        def construct(self, x):
+            h, rest = x[..., : D + REST], x[..., D + REST :]
+            y = ops.concat((self.f(h[..., :D], self.cos, self.sin), h[..., D:]), -1)
+            return ops.concat((y, rest), -1)
+
+    net, x = Net(*SPELLED["halves"]), normal(B, H, S, D + 2 * REST)
+    rewrite.substitute(net, prove=(x,))
+    got = net(x).asnumpy()
+    assert [n["op"] for n in net._grafted[0][0].graph.nodes] == ["RotaryPositionEmbedding"]
+    close(got[..., :D], rotary(x[..., :D].astype(np.float64), 0), 3, 2 * np.abs(x).max())
+    np.testing.assert_array_equal(got[..., D:], x[..., D:])
+
+
 def test_a_table_that_makes_the_result_larger_is_left_alone():
     class Net(nn.Cell):
         def construct(self, x, cos, sin):
