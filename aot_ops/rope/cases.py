@@ -148,6 +148,12 @@ CASES = (
         for t in T
         for m in (0, 1)
     ]
+    # Tables of more pairs than a unit of work sums up, and of many rows.
+    + [
+        rotate("float32", x, table, op="RotaryPositionEmbeddingGrad", mode=m, rotary_dim=d)
+        for x, table, d in [((2, 9, 600), (9, 600), 0), ((3, 530), (265,), 530), ((2, 3, 70, 64), (70, 64), 0)]
+        for m in (0, 1)
+    ]
 )  # fmt: skip
 
 

@@ -16,11 +16,13 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "rotate-inl.h"
+#include "tables-inl.h"
 // clang-format on
 
 #if HWY_ONCE
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Rotate)
+OPGRAFT_SIMD_FLOATS(TableSums)
 
 namespace {
 
@@ -86,10 +88,7 @@ Sheet sheet(std::span<const int64_t> x, std::span<const int64_t> table) {
     if (s.rows == 1 && dims[1].table) rows(dims[1]);
     else if (s.heads == 1 && !dims[1].table) heads(dims[1]);
   }
-  for (size_t k = dims.size(); k-- > used;) {
-    s.outer[s.outers] = dims[k].n, s.outer_step[s.outers] = dims[k].step, s.outer_table[s.outers] = dims[k].table;
-    ++s.outers;
-  }
+  for (size_t k = dims.size(); k-- > used;) s.outer.add(dims[k].n, dims[k].step, dims[k].table);
   return s;
 }
 
@@ -112,9 +111,9 @@ void run(Context &c, Rotation r, const Sheet &s) {
 
 // f(offset of a row in x, offset of its factors in the tables) for every row.
 template <class F> void each_row(const Sheet &s, F &&f) {
-  for (int64_t i = 0, n = s.outer_count(); i < n; ++i) {
+  for (int64_t i = 0, n = s.outer.size(); i < n; ++i) {
     int64_t element, table;
-    s.locate(i, element, table);
+    s.outer.locate(i, element, table);
     for (int64_t row = 0; row < s.rows; ++row)
       for (int64_t head = 0; head < s.heads; ++head)
         f(element + head * s.head_step + row * s.row_step, s.table_at(table, row));
@@ -196,8 +195,27 @@ void InferGrad(InferContext &c) {
   for (int i = 0; i < 3; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
 }
 
-// dcos and dsin: a table's entry gets the sum over all rows that read it. Plain: tables are hardly ever trained.
+// dcos and dsin: a table's entry gets the sum over all rows that read it.
 void table_gradients(Context &c) {
+  const Rotation r = rotation(c, 1, c.input(0).dim(-1));
+  if (c.input(0).size() == 0) {
+    for (int i : {1, 2})
+      std::memset(c.output(i).raw(), 0, size_t(c.output(i).size()) * dtype_size(c.output(i).dtype()));
+    return;
+  }
+  const Sheet s = rotary_sheet(c);
+  TableGradient g{c.input(0).raw(), c.input(3).raw(), c.output(1).raw(), c.output(2).raw(), {}, {}, kPiece};
+  auto add = [&](int64_t n, int64_t step, int64_t table) { (table ? g.own : g.shared).add(n, step, table); };
+  for (int k = 0; k < s.outer.count; ++k) add(s.outer.n[k], s.outer.step[k], s.outer.table[k]);
+  add(s.rows, s.row_step, s.row_table);
+  add(s.heads, s.head_step, 0);
+  if (g.own.size() < 16) g.pairs = 16;  // few rows: more units
+  const int64_t work = g.shared.size() * g.pairs * 2;
+  c.parallel_for(g.units(r), kGrain / work + 1,
+                 [&, sums = TableSums_simd(c.input(0).dtype())](int64_t b, int64_t e) { sums(r, g, b, e); });
+}
+
+void table_gradients_reference(Context &c) {
   const Rotation r = rotation(c, 1, c.input(0).dim(-1));
   const Sheet s = rotary_sheet(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
@@ -230,7 +248,7 @@ void KernelGrad(Context &c) {
 }
 
 void ReferenceGrad(Context &c) {
-  table_gradients(c);
+  table_gradients_reference(c);
   if (c.output(0).size()) run_reference(c, rotation(c, 1, c.input(0).dim(-1), true), rotary_sheet(c));
 }
 
@@ -299,14 +317,14 @@ Sheet apply_sheet(Context &c, int i) {
   s.x = c.input(i).raw(), s.y = c.output(i).raw();
   s.rows = x.sequence, s.heads = x.heads;
   s.row_step = x.sequence_first ? x.heads * x.dim : x.dim, s.head_step = x.sequence_first ? x.dim : x.sequence * x.dim;
-  s.outers = 1, s.outer[0] = x.batch, s.outer_step[0] = x.sequence * x.heads * x.dim;
   s.row_table = c.input(2).dim(1);
-  if (by_token(c)) {
-    s.outer_table[0] = x.sequence * s.row_table;
-    return s;
-  }
   auto p = c.input(4).shape();
-  s.outer_table[0] = p.size() == 2 && p[0] > 1 ? p[1] : p.size() == 1 && p[0] != x.sequence ? 1 : 0;
+  const int64_t sequence = by_token(c)                           ? x.sequence * s.row_table
+                           : p.size() == 2 && p[0] > 1           ? p[1]
+                           : p.size() == 1 && p[0] != x.sequence ? 1
+                                                                 : 0;
+  s.outer.add(x.batch, x.sequence * x.heads * x.dim, sequence);
+  if (by_token(c)) return s;
   s.positions = c.input(4).raw(), s.wide_positions = c.input(4).dtype() == OPGRAFT_INT64;
   s.position_step = p.size() > 0;
   return s;
@@ -315,7 +333,7 @@ Sheet apply_sheet(Context &c, int i) {
 // Nothing is written before all positions are known to lie in the tables.
 void check_positions(Context &c, const Sheet &s) {
   const int64_t table = c.input(2).dim(0), count = c.input(4).size(), more = s.position_step ? 0 : s.rows - 1;
-  if (!s.positions || s.outer[0] * s.rows == 0) return;
+  if (!s.positions || s.outer.size() * s.rows == 0) return;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t p = s.wide_positions ? c.input(4).data<int64_t>()[i] : c.input(4).data<int32_t>()[i];
     c.check(p >= 0 && p < table && p + more < table,

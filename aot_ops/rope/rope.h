@@ -5,7 +5,32 @@
 
 namespace opgraft {
 
-constexpr int kMostOuter = 7;
+// Dimensions that are walked together, from the outermost: their steps in a tensor and in the tables.
+struct Walk {
+  static constexpr int kMost = 7;
+  int count = 0;
+  int64_t n[kMost], step[kMost], table[kMost];
+
+  void add(int64_t size, int64_t of_tensor, int64_t of_table) {
+    if (size == 1) return;
+    n[count] = size, step[count] = of_tensor, table[count] = of_table;
+    ++count;
+  }
+  int64_t size() const {
+    int64_t all = 1;
+    for (int k = 0; k < count; ++k) all *= n[k];
+    return all;
+  }
+  // Where index `at` begins, in the tensor and in the tables (or positions).
+  void locate(int64_t at, int64_t &element, int64_t &row) const {
+    element = row = 0;
+    for (int k = count - 1; k >= 0; --k) {
+      const int64_t i = at % n[k];
+      at /= n[k];
+      element += i * step[k], row += i * table[k];
+    }
+  }
+};
 
 // The head rows of a tensor: outer dimensions, then `heads` rows that share a row of the tables, and `rows` that have
 // one each. Steps count elements.
@@ -13,30 +38,15 @@ struct Sheet {
   const void *x;
   void *y;
   int64_t heads = 1, head_step = 0, rows = 1, row_step = 0;
-  int outers = 0;
-  int64_t outer[kMostOuter], outer_step[kMostOuter];
-  // Row `row` at outer index i lies in the tables at sum(i * outer_table) + row * row_table; or, where positions are
-  // given, at row_table * position: of element sum(i * outer_table) + row * position_step, plus `row` where one
+  Walk outer;
+  // Row `row` where outer dimensions are at `table` of the tables lies there, at table + row * row_table; or, where
+  // positions are given, at row_table * position: of element table + row * position_step, plus `row` where one
   // position stands for all rows that follow it.
-  int64_t outer_table[kMostOuter], row_table = 0;
+  int64_t row_table = 0;
   const void *positions = nullptr;
   bool wide_positions = false;
   int64_t position_step = 0;
 
-  int64_t outer_count() const {
-    int64_t n = 1;
-    for (int k = 0; k < outers; ++k) n *= outer[k];
-    return n;
-  }
-  // Where outer index `at` begins, in x and in the tables (or positions).
-  void locate(int64_t at, int64_t &element, int64_t &table) const {
-    element = table = 0;
-    for (int k = outers - 1; k >= 0; --k) {
-      const int64_t i = at % outer[k];
-      at /= outer[k];
-      element += i * outer_step[k], table += i * outer_table[k];
-    }
-  }
   int64_t table_at(int64_t table, int64_t row) const {
     if (!positions) return table + row * row_table;
     const int64_t at = table + row * position_step;
@@ -68,7 +78,20 @@ inline int64_t block_of(const Rotation &r) {
 constexpr int64_t kHeads = 256;  // at most so many rows share a unit of work and a row of the tables
 inline int64_t head_blocks(const Sheet &s) { return (s.heads + kHeads - 1) / kHeads; }
 inline int64_t units_of(const Rotation &r, const Sheet &s) {
-  return s.outer_count() * ((s.rows + block_of(r) - 1) / block_of(r)) * head_blocks(s);
+  return s.outer.size() * ((s.rows + block_of(r) - 1) / block_of(r)) * head_blocks(s);
 }
+
+// The gradients of cos and sin: `own` leads to every row of the tables, `shared` to all rows of the tensors that read
+// it.
+struct TableGradient {
+  const void *dy, *x;
+  void *dcos, *dsin;
+  Walk own, shared;
+  int64_t pairs;  // of a unit of work
+
+  int64_t pieces(const Rotation &r) const { return (r.pairs + pairs - 1) / pairs; }
+  int64_t units(const Rotation &r) const { return own.size() * pieces(r); }
+};
+constexpr int64_t kPiece = 128;  // pairs at most
 
 }  // namespace opgraft

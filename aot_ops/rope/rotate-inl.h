@@ -117,7 +117,7 @@ HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin
     const int64_t heads = sheet.heads - head0 < kHeads ? sheet.heads - head0 : kHeads;
     const int64_t rows = sheet.rows - row0 < block ? sheet.rows - row0 : block;
     int64_t element, table;
-    sheet.locate(unit / parts / blocks, element, table);
+    sheet.outer.locate(unit / parts / blocks, element, table);
     element += head0 * sheet.head_step + row0 * sheet.row_step;
     const T *x = static_cast<const T *>(sheet.x) + element;
     T *y = static_cast<T *>(sheet.y) + element;
