@@ -68,6 +68,9 @@ LAYOUTS = [
     ((11, 700, 2, 9), [1, 2]),
     ((3, 140000), [1]),
     ((2, 70001, 3), [0, 1, 2]),
+    # Many short rows, of less than a vector, of some and a part of one; apart in memory.
+    *(((2, 70, n), [2]) for n in (3, 17, 31, 49, 63)),
+    ((67, 2, 49), [0, 2]),
 ]
 
 
@@ -115,6 +118,7 @@ CASES = (
     # Many rows of nearly the same number: in one float32 accumulator the roundings would all go the same way.
     + [case("ReduceSum", ("float32", (60000, 130), (0.1, 0.100001)), [0])]
     + [case(op, ("float32", (4, 40), "special"), a) for op in REFERENCE for a in ([1], [0])]
+    + [case(op, ("float32", (7, n), "special"), [1]) for op in REFERENCE for n in (5, 21)]
 )
 
 REFUSED = [

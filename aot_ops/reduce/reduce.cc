@@ -38,11 +38,23 @@ struct MaxOf {  // a NaN wins
   }
 };
 
+// The lanes of v folded by halves.
+template <class Op, class D> HWY_INLINE float Across(Op op, D d, hn::Vec<D> v) {
+  if constexpr (hn::MaxLanes(d) == 1) {
+    return hn::GetLane(v);
+  } else {
+    const hn::Half<D> half;
+    return Across(op, half, op(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
+  }
+}
+
 // Folds n elements into one number; four accumulators hide the latency of an addition.
-template <class Op, class T> float Fold(Op op, float start, const T *x, int64_t n) {
+template <class Op, class T> HWY_INLINE float Fold(Op op, float start, const T *x, int64_t n) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  auto a0 = hn::Set(d, start), a1 = a0, a2 = a0, a3 = a0;
+  const auto none = hn::Set(d, start);
+  if (n < lanes) return Across(op, d, hn::IfThenElse(hn::FirstN(d, size_t(n)), LoadF32N(d, x, size_t(n)), none));
+  auto a0 = none, a1 = a0, a2 = a0, a3 = a0;
   int64_t i = 0;
   for (; i + 4 * lanes <= n; i += 4 * lanes) {
     a0 = op(a0, LoadF32(d, x + i));
@@ -50,14 +62,14 @@ template <class Op, class T> float Fold(Op op, float start, const T *x, int64_t 
     a2 = op(a2, LoadF32(d, x + i + 2 * lanes));
     a3 = op(a3, LoadF32(d, x + i + 3 * lanes));
   }
-  for (; i + lanes <= n; i += lanes) a0 = op(a0, LoadF32(d, x + i));
-  HWY_ALIGN float part[hn::MaxLanes(d)];
-  hn::Store(op(op(a0, a1), op(a2, a3)), d, part);
-  const hn::CappedTag<float, 1> one;
-  auto total = hn::Set(one, start);
-  for (int64_t k = 0; k < lanes; ++k) total = op(total, hn::Set(one, part[k]));
-  for (; i < n; ++i) total = op(total, hn::Set(one, float(x[i])));
-  return hn::GetLane(total);
+  if (i + 2 * lanes <= n) {
+    a0 = op(a0, LoadF32(d, x + i)), a1 = op(a1, LoadF32(d, x + i + lanes));
+    i += 2 * lanes;
+  }
+  if (i + lanes <= n) a2 = op(a2, LoadF32(d, x + i)), i += lanes;
+  if (i < n)  // the row's last vector, without what is folded already
+    a3 = op(a3, hn::IfThenElse(hn::FirstN(d, size_t(i + lanes - n)), none, LoadF32(d, x + n - lanes)));
+  return Across(op, d, op(op(a0, a1), op(a2, a3)));
 }
 
 // acc[i] = op(acc[i], x[i]) for `rows` rows of x, one after another; four at a time read and write acc once.
@@ -92,15 +104,19 @@ template <class Op, class T> void IntoWhole(Op op, const T *x, int64_t stride, i
     for (int64_t i = 0; i < n; ++i) acc[i] = op(acc[i], x[i]);
 }
 
-template <class Op, class T> void FoldOf(Op op, const void *from, int64_t n, void *result) {
+template <class Op, class T>
+void FoldOf(Op op, const T *x, int64_t stride, int64_t rows, int64_t n, Accumulator<T> *to) {
   using A = Accumulator<T>;
   constexpr A start = std::is_same_v<Op, MaxOf> ? kLeast<A> : A(0);
-  const T *x = static_cast<const T *>(from);
-  if constexpr (std::is_integral_v<T>) *static_cast<A *>(result) = FoldWhole(op, start, x, n);
-  else *static_cast<A *>(result) = Fold(op, start, x, n);
+  for (int64_t r = 0; r < rows; ++r, x += stride) {
+    if constexpr (std::is_integral_v<T>) to[r] = FoldWhole(op, start, x, n);
+    else to[r] = Fold(op, start, x, n);
+  }
 }
-template <class T> void FoldOf(bool max, const void *x, int64_t n, void *result) {
-  max ? FoldOf<MaxOf, T>(MaxOf(), x, n, result) : FoldOf<SumOf, T>(SumOf(), x, n, result);
+template <class T> void FoldOf(bool max, const void *from, int64_t stride, int64_t rows, int64_t n, void *to) {
+  const T *x = static_cast<const T *>(from);
+  auto *result = static_cast<Accumulator<T> *>(to);
+  max ? FoldOf(MaxOf(), x, stride, rows, n, result) : FoldOf(SumOf(), x, stride, rows, n, result);
 }
 template <class T> void IntoOf(bool max, const void *from, int64_t stride, int64_t rows, void *to, int64_t n) {
   const T *x = static_cast<const T *>(from);
@@ -109,14 +125,14 @@ template <class T> void IntoOf(bool max, const void *from, int64_t stride, int64
     max ? IntoWhole(WholeMax(), x, stride, rows, acc, n) : IntoWhole(WholeSum(), x, stride, rows, acc, n);
   else max ? Into(MaxOf(), x, stride, rows, acc, n) : Into(SumOf(), x, stride, rows, acc, n);
 }
-// Folds n elements into one accumulator, or `rows` rows, `stride` apart, into n accumulators.
-void FoldRow(int dtype, bool max, const void *x, int64_t n, void *result) {
+// Folds each of `rows` rows of n elements, `stride` apart, into one accumulator; or all of them into n accumulators.
+void FoldRows(int dtype, bool max, const void *x, int64_t stride, int64_t rows, int64_t n, void *to) {
   switch (dtype) {
-    case OPGRAFT_FLOAT32: return FoldOf<float>(max, x, n, result);
-    case OPGRAFT_FLOAT16: return FoldOf<float16>(max, x, n, result);
-    case OPGRAFT_BFLOAT16: return FoldOf<bfloat16>(max, x, n, result);
-    case OPGRAFT_INT32: return FoldOf<int32_t>(max, x, n, result);
-    default: return FoldOf<int64_t>(max, x, n, result);
+    case OPGRAFT_FLOAT32: return FoldOf<float>(max, x, stride, rows, n, to);
+    case OPGRAFT_FLOAT16: return FoldOf<float16>(max, x, stride, rows, n, to);
+    case OPGRAFT_BFLOAT16: return FoldOf<bfloat16>(max, x, stride, rows, n, to);
+    case OPGRAFT_INT32: return FoldOf<int32_t>(max, x, stride, rows, n, to);
+    default: return FoldOf<int64_t>(max, x, stride, rows, n, to);
   }
 }
 void IntoRow(int dtype, bool max, const void *x, int64_t stride, int64_t rows, void *acc, int64_t n) {
@@ -134,7 +150,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD(FoldRow)
+OPGRAFT_SIMD(FoldRows)
 OPGRAFT_SIMD(IntoRow)
 
 namespace {
@@ -225,14 +241,14 @@ template <ReduceOp op, class T> void reduce_rows(Context &c, const Walks &w) {
   T *y = c.output(0).data<T>();
   const int dtype = c.input(0).dtype();
   const int64_t count = w.reduced.total;
-  auto fold = FoldRow_simd();
+  auto fold = FoldRows_simd();
+  constexpr int64_t kPart = 16384;  // elements that are folded in float32
   auto total = [&](int64_t at, int64_t begin, int64_t end) {
     Total<op, T> sum;
     w.reduced.walk(begin, end, [&](const int64_t(&offset)[1], int64_t, int64_t m) {
-      constexpr int64_t kPart = 16384;
       for (int64_t b = 0; b < m; b += kPart) {
         Accumulator<T> part;
-        fold(dtype, op == kMax, x + at + offset[0] + b, std::min(kPart, m - b), &part);
+        fold(dtype, op == kMax, x + at + offset[0] + b, 0, 1, std::min(kPart, m - b), &part);
         sum.add(part);
       }
     });
@@ -255,10 +271,22 @@ template <ReduceOp op, class T> void reduce_rows(Context &c, const Walks &w) {
     });
     return;
   }
+  const bool whole = w.reduced.dims == 0 && count <= kPart;
   const int64_t grain = std::max<int64_t>(1, 8192 / std::max<int64_t>(count, 1));
   c.parallel_for(w.kept.total, grain, [&](int64_t begin, int64_t end) {
     w.kept.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) {
-      for (int64_t i = 0; i < n; ++i) y[out + i] = total(at[0] + i * w.kept.step[0], 0, count).value(count);
+      constexpr int64_t kRows = 64;
+      for (int64_t i = 0; i < n && whole; i += kRows) {  // one call for many rows that are short
+        const int64_t rows = std::min(kRows, n - i);
+        Accumulator<T> parts[kRows];
+        fold(dtype, op == kMax, x + at[0] + i * w.kept.step[0], w.kept.step[0], rows, count, parts);
+        for (int64_t r = 0; r < rows; ++r) {
+          Total<op, T> sum;
+          sum.add(parts[r]);
+          y[out + i + r] = sum.value(count);
+        }
+      }
+      for (int64_t i = 0; i < n && !whole; ++i) y[out + i] = total(at[0] + i * w.kept.step[0], 0, count).value(count);
     });
   });
 }
