@@ -7,28 +7,33 @@ MATRIX = np.array([[0.393, 0.769, 0.189], [0.349, 0.686, 0.168], [0.272, 0.534, 
 
 
 def mixed(matrix, x):
-    return np.einsum("rc,...chw->...rhw", matrix.reshape(3, 3), x)
+    return np.einsum("rc,...chw->...rhw", matrix, x)
 
 
-def limit(max_value):
-    return np.inf if max_value == 0 else np.float64(np.float32(max_value))
+def by_rows(matrix, transposed):
+    return matrix.reshape(3, 3).T if transposed else matrix.reshape(3, 3)
 
 
-def sepia(x, matrix=MATRIX, max_value=1.0):
-    return np.where(mixed(matrix, x) > limit(max_value), limit(max_value), mixed(matrix, x))
+def sepia(x, matrix=MATRIX, max_value=1.0, min_value=-np.inf, transposed=False):
+    y = mixed(by_rows(matrix, transposed), x)
+    least, most = np.float64(np.float32(min_value)), np.float64(np.float32(max_value))
+    return np.where(y > most, most, np.where(y < least, least, y))
 
 
-def sepia_grad(dy, x, matrix=MATRIX, max_value=1.0):
-    return mixed(matrix.reshape(3, 3).T, np.where(mixed(matrix, x) <= limit(max_value), dy, 0.0))
+def sepia_grad(dy, x, matrix=MATRIX, max_value=1.0, min_value=-np.inf, transposed=False):
+    m = by_rows(matrix, transposed)
+    y = mixed(m, x)
+    kept = (y <= np.float64(np.float32(max_value))) & (y >= np.float64(np.float32(min_value)))
+    return mixed(m.T, np.where(kept, dy, 0.0))
 
 
-def bound(u, x, matrix=MATRIX, max_value=1.0):
+def bound(u, x, matrix=MATRIX, max_value=1.0, min_value=-np.inf, transposed=False):
     """Three roundings, of a product and two sums, each at most the sum of magnitudes."""
-    return 3 * 2.0**-24 * mixed(np.abs(matrix), np.abs(x))
+    return 3 * 2.0**-24 * mixed(np.abs(by_rows(matrix, transposed)), np.abs(x))
 
 
-def grad_bound(u, dy, x, matrix=MATRIX, max_value=1.0):
-    return 3 * 2.0**-24 * mixed(np.abs(matrix.reshape(3, 3)).T, np.abs(dy))
+def grad_bound(u, dy, x, matrix=MATRIX, max_value=1.0, min_value=-np.inf, transposed=False):
+    return 3 * 2.0**-24 * mixed(np.abs(by_rows(matrix, transposed)).T, np.abs(dy))
 
 
 REFERENCE = {"Sepia": sepia, "SepiaGrad": sepia_grad}
@@ -52,10 +57,15 @@ CASES = [
     for op in REFERENCE
     for t in TOLERANCE
     for s in SHAPES
-    for m, attrs in [((), {}), (((t, (3, 3)),), {"max_value": 0.75}), (((t, (3, 3, 1, 1)),), {"max_value": 0.0})]
+    for m, attrs in [
+        ((), {"min_value": 0.0}),
+        (((t, (3, 3)),), {"max_value": 0.75}),
+        (((t, (3, 3, 1, 1)),), {"max_value": np.inf}),
+        (((t, (3, 3)),), {"max_value": 0.0, "min_value": -0.5, "transposed": True}),
+    ]
 ] + [
     {**case("Sepia", "float32", (1, 3, 4, 10), **attrs), "inputs": [("float32", (1, 3, 4, 10), "special")]}
-    for attrs in ({}, {"max_value": 0.0})
+    for attrs in ({}, {"max_value": np.inf}, {"min_value": 0.0})
 ]
 
 X = ("float32", (2, 3, 4, 4))
@@ -71,7 +81,7 @@ REFUSED = [
     refused("Sepia: x.dtype must be one of float32, float16, bfloat16, got int32", ("int32", (3, 2, 2))),
     refused(r"Sepia: matrix.shape must be \(3, 3\) or \(3, 3, 1, 1\), got \(3, 1\)", X, ("float32", (3, 1))),
     refused("Sepia: matrix.dtype must equal x.dtype float32, got float16", X, ("float16", (3, 3))),
-    refused("Sepia: max_value must not be negative, got -1", X, max_value=-1.0),
+    refused("Sepia: min_value must be at most max_value 0.5.*, got 0.75", X, max_value=0.5, min_value=0.75),
     refused(r"SepiaGrad: dy.shape must equal x.shape \(2, 3, 4, 4\), got \(2, 3, 4, 5\)", ("float32", (2, 3, 4, 5)), X,
             op="SepiaGrad"),
 ]  # fmt: skip

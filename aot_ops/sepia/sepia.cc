@@ -1,10 +1,11 @@
-// Sepia: y = min(M x, max_value), a 3 x 3 matrix over the channels of images [..., 3, H, W]; SepiaGrad: its gradient,
-// M^T times dy where a channel was not cut.
+// Sepia: y = M x between min_value and max_value, a 3 x 3 matrix over the channels of images [..., 3, H, W];
+// SepiaGrad: its gradient, M^T times dy where a channel was not cut.
 #include "opgraft/op.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "sepia.cc"
@@ -16,7 +17,7 @@
 namespace opgraft {
 struct Sepia {
   float m[9];          // by rows
-  float most;          // inf: nothing is cut
+  float least, most;   // infinite: nothing is cut
   const void *x, *dy;  // dy: of the gradient
   void *y;             // or dx
   int64_t pixels;      // of an image: a channel follows the other
@@ -33,7 +34,7 @@ HWY_INLINE void Pixels(const Sepia &g, int64_t at, const Load &load, const Store
   const hn::ScalableTag<float> d;
   const T *x = static_cast<const T *>(g.x) + at;
   T *y = static_cast<T *>(g.y) + at;
-  const auto most = hn::Set(d, g.most);
+  const auto least = hn::Set(d, g.least), most = hn::Set(d, g.most);
   const auto r = load(x), green = load(x + g.pixels), b = load(x + 2 * g.pixels);
   hn::Vec<decltype(d)> v[3];
 #pragma GCC unroll 3
@@ -45,7 +46,8 @@ HWY_INLINE void Pixels(const Sepia &g, int64_t at, const Load &load, const Store
   if constexpr (kGrad) {
     const T *dy = static_cast<const T *>(g.dy) + at;
 #pragma GCC unroll 3
-    for (int c = 0; c < 3; ++c) v[c] = hn::IfThenElseZero(hn::Le(v[c], most), load(dy + c * g.pixels));
+    for (int c = 0; c < 3; ++c)
+      v[c] = hn::IfThenElseZero(hn::And(hn::Le(v[c], most), hn::Ge(v[c], least)), load(dy + c * g.pixels));
 #pragma GCC unroll 3
     for (int c = 0; c < 3; ++c) {
       auto sum = hn::Mul(hn::Set(d, g.m[c]), v[0]);
@@ -54,7 +56,10 @@ HWY_INLINE void Pixels(const Sepia &g, int64_t at, const Load &load, const Store
     }
   } else {
 #pragma GCC unroll 3
-    for (int c = 0; c < 3; ++c) store(hn::IfThenElse(hn::Gt(v[c], most), most, v[c]), y + c * g.pixels);  // keeps NaN
+    for (int c = 0; c < 3; ++c) {  // NaN stays
+      v[c] = hn::IfThenElse(hn::Lt(v[c], least), least, v[c]);
+      store(hn::IfThenElse(hn::Gt(v[c], most), most, v[c]), y + c * g.pixels);
+    }
   }
 }
 
@@ -112,21 +117,23 @@ template <bool grad> void Infer(InferContext &c) {
     for (size_t i = 2; ok && i < m.size(); ++i) ok = may_equal(m[i], 1);
     c.check(ok && m.size() != 3, "matrix.shape must be (3, 3) or (3, 3, 1, 1), got " + to_string(m));
   }
-  const double most = c.attr_float("max_value", 1.0);
-  c.check(most >= 0, "max_value must not be negative, got " + std::to_string(most));
+  const double most = c.attr_float("max_value", 1.0), least = c.attr_float("min_value", -HUGE_VAL);
+  c.check(least <= most,
+          "min_value must be at most max_value " + std::to_string(most) + ", got " + std::to_string(least));
   c.output(c.input(kX).dtype(), x);
 }
 
 template <bool grad> Sepia problem(const Context &c) {
   constexpr int kX = grad ? 1 : 0;
   // The coefficients that have become usual, red, green and blue.
-  Sepia g{{0.393f, 0.769f, 0.189f, 0.349f, 0.686f, 0.168f, 0.272f, 0.534f, 0.131f}, 0, nullptr, nullptr, nullptr, 0};
-  const double most = c.attr_float("max_value", 1.0);
-  g.most = most == 0 ? HUGE_VALF : float(most);
+  Sepia g{{0.393f, 0.769f, 0.189f, 0.349f, 0.686f, 0.168f, 0.272f, 0.534f, 0.131f}, 0, 0, nullptr, nullptr, nullptr, 0};
+  g.least = float(c.attr_float("min_value", -HUGE_VAL)), g.most = float(c.attr_float("max_value", 1.0));
   if (c.inputs() > kX + 1)
     dispatch<float, float16, bfloat16>(c, c.input(kX + 1).dtype(), [&](auto zero) {
       for (int i = 0; i < 9; ++i) g.m[i] = float(c.input(kX + 1).data<decltype(zero)>()[i]);
     });
+  if (c.attr_bool("transposed", false))
+    for (int i : {1, 2, 5}) std::swap(g.m[i], g.m[i % 3 * 3 + i / 3]);
   g.x = c.input(kX).raw(), g.y = c.output(0).raw();
   if (grad) g.dy = c.input(0).raw();
   g.pixels = element_count(c.input(kX).shape().last(2));
@@ -152,10 +159,11 @@ template <bool grad> void Reference(Context &c) {
         v[r] = 0;
         for (int k = 0; k < 3; ++k) v[r] += double(g.m[3 * r + k]) * double(float(x[k * g.pixels]));
         // Cut, or not, as the kernel sees it: in float32.
-        if (grad) kept[r] = float(v[r]) <= g.most ? double(float(static_cast<const T *>(g.dy)[at + r * g.pixels])) : 0;
+        const bool keep = float(v[r]) >= g.least && float(v[r]) <= g.most;
+        if (grad) kept[r] = keep ? double(float(static_cast<const T *>(g.dy)[at + r * g.pixels])) : 0;
       }
       for (int r = 0; r < 3; ++r) {
-        double out = v[r] > double(g.most) ? double(g.most) : v[r];
+        double out = v[r] > double(g.most) ? double(g.most) : v[r] < double(g.least) ? double(g.least) : v[r];
         if (grad) {
           out = 0;
           for (int k = 0; k < 3; ++k) out += double(g.m[3 * k + r]) * kept[k];
@@ -170,7 +178,6 @@ template <bool grad> void Reference(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(Sepia, .inputs = -1, .infer = Infer<false>, .kernel = Kernel<false>, .reference = Reference<false>,
-           .backward = "SepiaGrad")
+OPGRAFT_OP(Sepia, .inputs = -1, .infer = Infer<false>, .kernel = Kernel<false>, .reference = Reference<false>)
 OPGRAFT_OP(SepiaGrad, .inputs = -1, .infer = Infer<true>, .kernel = Kernel<true>, .reference = Reference<true>)
 #endif

@@ -61,10 +61,13 @@ bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &
   const TensorType &a = g.value(of).type, &x = g.value(from).type;
   const size_t rank = x.dims.size();
   const int64_t axis = s.index < 0 ? s.index + int64_t(rank) : s.index;
-  if (!a.ranked || !x.ranked || a.dims.size() != rank || axis < 0 || axis >= int64_t(rank)) return false;
+  if (!a.ranked || !x.ranked || axis < 0 || axis >= int64_t(rank)) return false;
+  Shape dims = a.dims;
+  if (dims.size() + 1 == rank) dims.insert(dims.begin() + axis, 1);  // one element, its dimension dropped
+  if (dims.size() != rank) return false;
   for (size_t k = 0; k < rank; ++k)
-    if (int64_t(k) != axis && (a.dims[k] != x.dims[k] || x.dims[k] == -1)) return false;
-  const int64_t whole = x.dims[size_t(axis)], part = a.dims[size_t(axis)];
+    if (int64_t(k) != axis && (dims[k] != x.dims[k] || x.dims[k] == -1)) return false;
+  const int64_t whole = x.dims[size_t(axis)], part = dims[size_t(axis)];
   if (whole < 1 || part < 1) return false;
   using Kind = Pattern::Setting;
   const bool ends = s.kind == Kind::kFirst || s.kind == Kind::kLast, repeats = s.kind == Kind::kRepeats;
