@@ -275,9 +275,10 @@ where = select
 __all__.append("where")
 rotary_position_embedding, stack, cached_attention = (
     _rotary.rotary_position_embedding, _rotary.stack, _rotary.cached_attention)  # fmt: skip
+apply_rotary_pos_emb = _rotary.apply_rotary_pos_emb
 sparse_matmul = _sparse.sparse_matmul
 quant_batch_matmul, weight_quant_batch_matmul = _quantised.quant_batch_matmul, _quantised.weight_quant_batch_matmul
-__all__ += ["cached_attention", "rotary_position_embedding", "sparse_matmul", "stack"]
+__all__ += ["apply_rotary_pos_emb", "cached_attention", "rotary_position_embedding", "sparse_matmul", "stack"]
 __all__ += ["quant_batch_matmul", "weight_quant_batch_matmul"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten

@@ -316,6 +316,16 @@ def test_functions():
     close(
         ops.rotary_position_embedding(x, cos, sin, 1).asnumpy(), rotary(x.astype(np.float64), 1), 3, 2 * np.abs(x).max()
     )
+    longer, scale = normal(B, H, S, D + REST), 2 * np.abs(x).max()
+    got = ops.rotary_position_embedding(longer, COS, SIN, 1, rotary_dim=D).asnumpy()
+    close(got[..., :D], rotary(longer[..., :D].astype(np.float64), 1), 3, 2 * np.abs(longer).max())
+    # Query and key, of which the last two tokens begin at position 3 of 5.
+    key = x[:, :1]
+    both = ops.apply_rotary_pos_emb(x[:, :, 3:], key[:, :, 3:], COS, SIN, np.array(3), rotary_dim=D, layout="BHSD")
+    for got, of in zip(both, (x, key)):
+        close(got.asnumpy(), rotary(of.astype(np.float64), 0)[:, :, 3:], 3, scale)
+    with pytest.raises(TypeError, match="apply_rotary_pos_emb: position_ids"):
+        ops.apply_rotary_pos_emb(x, key, COS, SIN, None)
     np.testing.assert_array_equal(ops.Stack(-1)((x, x)).asnumpy(), np.stack([x, x], -1))
     q, k, v = given(1)
     lengths = np.array([3, T], np.int32)
