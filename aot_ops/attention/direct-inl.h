@@ -12,7 +12,7 @@
 #endif
 
 #include "opgraft/simd.h"
-#include "aot_ops/common/exp-inl.h"
+#include "aot_ops/common/activations-inl.h"
 #include "aot_ops/common/map-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -31,81 +31,109 @@ constexpr int kFractionBits = 3;
 #else
 constexpr int kFractionBits = 0;
 #endif
+// 2^(i/16)
 alignas(64) constexpr float kFractions[16] = {
     1.0f,         1.044273782f, 1.090507733f, 1.138788635f, 1.189207115f, 1.241857812f, 1.296839555f, 1.354255547f,
     1.414213562f, 1.476826146f, 1.542210825f, 1.610490332f, 1.681792831f, 1.756252160f, 1.834008086f, 1.915206561f};
 
 // x = n ln2 + r for |x| < 2^15, n with kFractionBits: by adding 1.5 * 2^(23 - kFractionBits), which leaves n in the low
-// bits of `biased`. ln2 in two parts, the first of few bits: n times it is exact, with and without FMA; half types take
-// it in one. |r| <= ln2 / 2 >> kFractionBits.
+// bits of `biased`. |r| <= ln2 / 2 >> kFractionBits. kExact: ln2 in two parts, the first of few bits, so that n times
+// it is exact, with and without FMA; else in one, which with FMA costs |x| / 20 roundings.
 template <class V> struct Reduced { V biased, n, r; };
-template <class T, class D, class V = hn::Vec<D>> HWY_INLINE Reduced<V> Reduce(D d, V x) {
+template <bool kExact, class D, class V = hn::Vec<D>> HWY_INLINE Reduced<V> Reduce(D d, V x) {
   const V magic = hn::Set(d, 12582912.0f / (1 << kFractionBits));
   const V biased = hn::MulAdd(x, hn::Set(d, 1.44269504088896341f), magic);
   const V n = hn::Sub(biased, magic);
-  if constexpr (!std::is_same_v<T, float>) return {biased, n, hn::NegMulAdd(n, hn::Set(d, 0.69314718056f), x)};
+  if constexpr (!kExact) return {biased, n, hn::NegMulAdd(n, hn::Set(d, 0.69314718056f), x)};
   const V r = hn::NegMulAdd(n, hn::Set(d, 0.693359375f), x);
   return {biased, n, hn::NegMulAdd(n, hn::Set(d, -2.12194440e-4f), r)};
 }
-// 2^(the fraction of n).
-template <class D, class V = hn::Vec<D>> HWY_INLINE V Fraction(D d, V biased) {
+// The element of `table`, 1 << kFractionBits of them, that the fraction of n chooses.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V ByFraction(D, V table, V biased) {
 #if HWY_TARGET == HWY_AVX3
-  return V{_mm512_permutexvar_ps(_mm512_castps_si512(biased.raw), _mm512_load_ps(kFractions))};
+  return V{_mm512_permutexvar_ps(_mm512_castps_si512(biased.raw), table.raw)};
 #elif HWY_TARGET == HWY_AVX2
-  const V table = hn::ConcatEven(d, hn::Load(d, kFractions + 8), hn::Load(d, kFractions));
   return V{_mm256_permutevar8x32_ps(table.raw, _mm256_castps_si256(biased.raw))};
+#else
+  return table;
+#endif
+}
+template <class D, class V = hn::Vec<D>> HWY_INLINE V Fractions(D d) {
+#if HWY_TARGET == HWY_AVX3
+  return hn::Load(d, kFractions);
+#elif HWY_TARGET == HWY_AVX2
+  return hn::ConcatEven(d, hn::Load(d, kFractions + 8), hn::Load(d, kFractions));
 #else
   return hn::Set(d, 1.0f);
 #endif
 }
-// v times 2^(n without its fraction), by its exponent, which must hold it.
-template <class D, class V = hn::Vec<D>> HWY_INLINE V AddExponent(D d, V v, V biased) {
+// 2^n by its exponent, which must hold it; n = -127 makes 0. The bits of n lie where the exponent does, those of its
+// fraction below it: the table is without them.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V PowerOfTwo(D d, V biased) {
   const hn::RebindToSigned<D> di;
-  const auto whole = hn::And(hn::BitCast(di, biased), hn::Set(di, -(1 << kFractionBits)));
-  return hn::BitCast(d, hn::Add(hn::BitCast(di, v), hn::ShiftLeft<23 - kFractionBits>(whole)));
+  auto table = hn::BitCast(di, Fractions(d));
+  if constexpr (kFractionBits > 0) table = hn::Sub(table, hn::ShiftLeft<23 - kFractionBits>(hn::Iota(di, 0)));
+  const auto fraction = hn::BitCast(di, ByFraction(d, hn::BitCast(d, table), biased));
+  return hn::BitCast(d, hn::Add(fraction, hn::ShiftLeft<23 - kFractionBits>(hn::BitCast(di, biased))));
 }
 
-// e^(kSign r), the relative error before rounding at most 2.6e-8 (SSE4 3.1e-9, AVX-512 1.6e-9), 3.5e-6 for half types.
-// Minimax; the first two coefficients are held at 1, of half types one.
-template <int kSign, class T, class D, class V = hn::Vec<D>> HWY_INLINE V SmallExp(D d, V r) {
+// (e^(kSign r) - 1) / r, the relative error of 1 + r times it at most 2.6e-8 (SSE4 3.1e-9, AVX-512 1.6e-9), 3.5e-6 for
+// half types. Minimax; the last coefficient but for half types, and the 1, are held.
+template <int kSign, class T, class D, class V = hn::Vec<D>> HWY_INLINE V ExpSlope(D d, V r) {
   constexpr float s = kSign;
   constexpr bool kHalf = !std::is_same_v<T, float>;
-  if constexpr (kFractionBits == 4 && kHalf) return Polynomial(d, r, 4.999998510e-1f, s * 1.000058532f, 1.0f);
-  else if constexpr (kFractionBits == 4) return Polynomial(d, r, s * 1.666671783e-1f, 5.000161529e-1f, s * 1.0f, 1.0f);
-  else if constexpr (kFractionBits == 3 && kHalf) return Polynomial(d, r, 4.999986887e-1f, s * 1.000233531f, 1.0f);
-  else if constexpr (kFractionBits == 3) return Polynomial(d, r, s * 1.666685790e-1f, 5.000645518e-1f, s * 1.0f, 1.0f);
+  if constexpr (kFractionBits == 4 && kHalf) return Polynomial(d, r, 4.999998510e-1f, s * 1.000058532f);
+  else if constexpr (kFractionBits == 4) return Polynomial(d, r, s * 1.666671783e-1f, 5.000161529e-1f, s * 1.0f);
+  else if constexpr (kFractionBits == 3 && kHalf) return Polynomial(d, r, 4.999986887e-1f, s * 1.000233531f);
+  else if constexpr (kFractionBits == 3) return Polynomial(d, r, s * 1.666685790e-1f, 5.000645518e-1f, s * 1.0f);
   else if constexpr (kHalf)
-    return Polynomial(d, r, 4.151374102e-2f, s * 1.678752154e-1f, 5.000301600e-1f, s * 9.999668002e-1f, 1.0f);
+    return Polynomial(d, r, 4.151374102e-2f, s * 1.678752154e-1f, 5.000301600e-1f, s * 9.999668002e-1f);
   else
     return Polynomial(d, r, 1.381458482e-3f, s * 8.368724026e-3f, 4.166838899e-2f, s * 1.666652113e-1f, 4.999999404e-1f,
-                      s * 1.0f, 1.0f);
+                      s * 1.0f);
+}
+template <int kSign, class T, class D, class V = hn::Vec<D>> HWY_INLINE V SmallExp(D d, V r) {
+  return hn::MulAdd(ExpSlope<kSign, T>(d, r), r, hn::Set(d, 1.0f));
 }
 
 // e^x, at most 2 ulp on [-87.3, 88.7]; smaller x give 0, larger inf; NaN stays NaN.
 template <class D, class V = hn::Vec<D>> HWY_INLINE V Exp(D d, V x) {
-  const auto t = Reduce<float>(d, Clamp(d, x, -87.33655f, 89.0f));
+  const auto t = Reduce<true>(d, Clamp(d, x, -87.33655f, 89.0f));
   V e = SmallExp<1, float>(d, t.r);
-  if constexpr (kFractionBits > 0) e = hn::Mul(e, Fraction(d, t.biased));
+  if constexpr (kFractionBits > 0) e = hn::Mul(e, ByFraction(d, Fractions(d), t.biased));
   const auto normal = hn::Not(hn::Lt(x, hn::Set(d, -87.33655f)));
 #if HWY_TARGET == HWY_AVX3
   return V{_mm512_maskz_scalef_ps(normal.raw, e.raw, t.n.raw)};
 #else
-  // Inf and NaN by x + inf.
+  // 2^n alone may be too large for an exponent, its product with e below 1 not. Inf and NaN by x + inf.
+  const hn::RebindToSigned<D> di;
+  const auto whole = hn::And(hn::BitCast(di, t.biased), hn::Set(di, -(1 << kFractionBits)));
+  e = hn::BitCast(d, hn::Add(hn::BitCast(di, e), hn::ShiftLeft<23 - kFractionBits>(whole)));
   const V beyond = hn::Add(x, hn::Set(d, HUGE_VALF));
-  const V y = hn::IfThenElse(hn::Le(x, hn::Set(d, 88.72283f)), AddExponent(d, e, t.biased), beyond);
+  const V y = hn::IfThenElse(hn::Le(x, hn::Set(d, 88.72283f)), e, beyond);
   return hn::IfThenElseZero(normal, y);
 #endif
 }
 
+constexpr float kLogisticRange = 88.0297f;  // 127 ln2, so that 2^n is 0 and no less at its end
+
+// e^x for x <= 0, within (1.75 + |x| / 15) 2^-24; between 0 and 2^-126 for x < -87.33, 0 for x <= -88.03; NaN
+// stays NaN.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V ExpBelow0(D d, V x) {
+  // In this order: x86's max gives the second where one is NaN.
+  const auto t = Reduce<kFractionBits == 0>(d, hn::Max(hn::Set(d, -kLogisticRange), x));
+  const V power = PowerOfTwo(d, t.biased);
+  return hn::MulAdd(hn::Mul(ExpSlope<1, float>(d, t.r), t.r), power, power);  // what is small is rounded first
+}
+
 // The logistic function by parts: e^z = s / q, so that 1 / (1 + e^-z) = s / (s + q) and 1 / (1 + e^z) = q / (s + q),
-// both without cancellation. s = 2^n, made of its exponent's bits: |z| <= 88.03; below -87.33 it is not normal, and 0
-// for n = -127. T, what the result will be stored as: 3.7e-6 is enough for 11 bits.
+// both without cancellation. s = 2^n: |z| <= 88.03; below -87.33 it is not normal, and 0 for n = -127. T, what the
+// result will be stored as: 3.7e-6 is enough for 11 bits.
 template <class V> struct LogisticParts { V s, q; };
 template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE LogisticParts<V> Logistic(D d, V z) {
-  const auto t = Reduce<T>(d, z);
-  return {AddExponent(d, Fraction(d, t.biased), t.biased), SmallExp<-1, T>(d, t.r)};
+  const auto t = Reduce<std::is_same_v<T, float>>(d, z);
+  return {PowerOfTwo(d, t.biased), SmallExp<-1, T>(d, t.r)};
 }
-constexpr float kLogisticRange = 88.0297f;  // 127 ln2, so that s is 0 and no less at its end
 // 124 ln2, where 1 / (s + q) is normal yet: a host may have set subnormal numbers to be zeros, as MindSpore's graphs
 // do.
 constexpr float kLogisticMost = 85.9502563f;

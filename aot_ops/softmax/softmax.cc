@@ -10,7 +10,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/exp-inl.h"
+#include "aot_ops/common/activations-inl.h"
 #include "aot_ops/common/norm-inl.h"
 // clang-format on
 
