@@ -112,9 +112,14 @@ template <class T, class G> HWY_INLINE void ScaleRow(const T *x, float scale, co
   else Map([&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
 }
 
-// sum = x + residual, rounded to T as the two ops are that it is read again by.
-template <class T> HWY_INLINE void AddRow(const T *x, const T *residual, T *sum, int64_t n) {
-  Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, n, x, residual);
+// Row r as it is normalised: x's, or the sum with the residual, which it stores, rounded to T.
+template <class T, class Rows> HWY_INLINE const T *NormalisedRow(const Rows &g, int64_t r) {
+  const T *x = static_cast<const T *>(g.x) + r * g.n;
+  if (!g.residual) return x;
+  T *sum = static_cast<T *>(g.sum) + r * g.n;
+  Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, g.n, x,
+      static_cast<const T *>(g.residual) + r * g.n);
+  return sum;
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -1,20 +1,7 @@
 // The gradients of LayerNorm and RMSNorm over rows, per SIMD target.
 #include <algorithm>
 
-#ifndef OPGRAFT_NORM_GRAD_ROWS_
-#define OPGRAFT_NORM_GRAD_ROWS_
-namespace opgraft {
-// Rows of n elements; gamma has `params` elements and repeats along the row.
-struct NormGradRows {
-  const void *dy, *x, *gamma, *more;    // gamma, more: or null; more is added to dx
-  const float *mean, *variance, *rstd;  // of each row, or null: computed from x
-  void *dx;
-  float *dgamma, *dbeta;  // `params` partial sums for every block of `block` rows
-  int64_t rows, block, n, params;
-  double epsilon;
-};
-}  // namespace opgraft
-#endif
+#include "aot_ops/common/norm_grad.h"
 
 #if defined(OPGRAFT_NORM_GRAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPGRAFT_NORM_GRAD_INL_H_
@@ -97,13 +84,14 @@ void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) 
 }
 
 // Blocks [begin, end) of rows, each with partial sums of its own.
-template <bool kCenter, class T, class G> void NormGradBlocks(const NormGradRows &a, int64_t begin, int64_t end) {
+template <bool kCenter, class T> void NormGradBlocks(const NormGradRows &a, int64_t begin, int64_t end) {
+  const auto row = a.wide ? NormGradRow<kCenter, T, float> : NormGradRow<kCenter, T, T>;
   for (int64_t k = begin; k < end; ++k) {
     float *dgamma = a.dgamma + k * a.params, *dbeta = kCenter ? a.dbeta + k * a.params : nullptr;
     std::fill_n(dgamma, a.params, 0.0f);
     if (kCenter) std::fill_n(dbeta, a.params, 0.0f);
     const int64_t last = std::min(a.rows, (k + 1) * a.block);
-    for (int64_t r = k * a.block; r < last; ++r) NormGradRow<kCenter, T, G>(a, r, dgamma, dbeta);
+    for (int64_t r = k * a.block; r < last; ++r) row(a, r, dgamma, dbeta);
   }
 }
 

@@ -14,11 +14,29 @@ namespace opgraft {
 inline int64_t grad_block(int64_t rows) { return std::max<int64_t>(8, (rows + 31) / 32); }
 inline int64_t grad_blocks(int64_t rows) { return (rows + grad_block(rows) - 1) / grad_block(rows); }
 
-// Calls blocks(a, begin, end) over all blocks, then adds the partial sums up: each(which, i, sum) for dgamma (0) and,
-// where it is wanted, dbeta (1).
-template <class Rows, class Blocks, class Each>
-void norm_grad(const Context &c, Rows a, bool center, const Blocks &blocks, const Each &each) {
-  const int64_t count = grad_blocks(a.rows), sums = center ? 2 : 1;
+// Rows of n elements; gamma has `params` elements and repeats along the row.
+struct NormGradRows {
+  const void *dy, *x, *gamma, *more;    // gamma, more: or null; more is added to dx
+  const float *mean, *variance, *rstd;  // of each row, or null: computed from x
+  void *dx;
+  float *dgamma, *dbeta;  // `params` partial sums for every block of `block` rows
+  int64_t rows, block, n, params;
+  double epsilon;
+  bool wide;  // gamma is float32, else x's type
+};
+
+// A float32 sum as an element of an output.
+inline void put(const TensorView &out, int64_t i, float v) {
+  if (out.dtype() == OPGRAFT_FLOAT32) out.data<float>()[i] = v;
+  else if (out.dtype() == OPGRAFT_FLOAT16) out.data<float16>()[i] = float16(v);
+  else out.data<bfloat16>()[i] = bfloat16(v);
+}
+
+// Calls blocks(a, begin, end) over all blocks, then adds the partial sums up: outputs 1, dgamma, and, of what has a
+// beta, 2.
+template <class Blocks> void norm_grad(const Context &c, NormGradRows a, const Blocks &blocks) {
+  const int64_t count = grad_blocks(a.rows);
+  const int sums = c.outputs() - 1;
   const uint64_t need = uint64_t(count * sums * a.params) * sizeof(float);
   std::vector<float> own;
   auto *partial = static_cast<float *>(c.workspace());
@@ -39,25 +57,24 @@ void norm_grad(const Context &c, Rows a, bool center, const Blocks &blocks, cons
                          const float *p = (which ? a.dbeta : a.dgamma) + k * a.params + from;
                          for (int64_t i = 0; i < n; ++i) sum[i] += p[i];
                        }
-                       for (int64_t i = 0; i < n; ++i) each(which, from + i, sum[i]);
+                       for (int64_t i = 0; i < n; ++i) put(c.output(1 + which), from + i, sum[i]);
                      }
                  });
 }
 
-inline uint64_t norm_grad_workspace(int64_t elements, int64_t n, int64_t params, bool center) {
+inline uint64_t norm_grad_workspace(int64_t elements, int64_t n, int64_t params, int sums) {
   if (elements <= 0 || n <= 0) return 0;
-  return uint64_t(grad_blocks(elements / n) * (center ? 2 : 1) * params) * sizeof(float);
+  return uint64_t(grad_blocks(elements / n) * sums * params) * sizeof(float);
 }
 
-// The scalar twin. param(i) is gamma's element; each(which, i, sum) as above.
-template <class T, class Rows, class Param, class Each>
-void norm_grad_reference(const Rows &a, bool center, const Param &param, const Each &each) {
+// The scalar twin of LayerNorm's gradient, or without `center` of RMSNorm's.
+template <class T> void norm_grad_rows(const Context &c, const NormGradRows &a, bool center) {
   std::vector<double> dgamma(size_t(a.params)), dbeta(size_t(a.params));
   for (int64_t r = 0; r < a.rows; ++r) {
     const T *x = static_cast<const T *>(a.x) + r * a.n, *dy = static_cast<const T *>(a.dy) + r * a.n;
     auto wide = [](T v) { return double(float(v)); };
     const double n = double(a.n);
-    double mean = 0, rstd = 0, c = 0, s = 0;
+    double mean = 0, rstd = 0, gradient = 0, s = 0;
     if (center) {
       double variance = 0;
       for (int64_t i = 0; i < a.n; ++i) mean += wide(x[i]) / n;
@@ -70,29 +87,26 @@ void norm_grad_reference(const Rows &a, bool center, const Param &param, const E
       rstd = a.rstd ? double(a.rstd[r]) : 1 / std::sqrt(square + a.epsilon);
     }
     auto unit = [&](int64_t i) { return (wide(x[i]) - mean) * rstd; };
-    auto grad = [&](int64_t i) { return wide(dy[i]) * param(i % a.params); };
+    auto grad = [&](int64_t i) { return wide(dy[i]) * param<T>(a.gamma, a.wide, i % a.params, 1); };
     for (int64_t i = 0; i < a.n; ++i) {
-      if (center) c += grad(i) / n;
+      if (center) gradient += grad(i) / n;
       s += grad(i) * unit(i) / n;
     }
     for (int64_t i = 0; i < a.n; ++i) {
       const double more = a.more ? wide(static_cast<const T *>(a.more)[r * a.n + i]) : 0;
       dgamma[size_t(i % a.params)] += wide(dy[i]) * unit(i);
       dbeta[size_t(i % a.params)] += wide(dy[i]);
-      static_cast<T *>(a.dx)[r * a.n + i] = T(float((grad(i) - c - unit(i) * s) * rstd + more));
+      static_cast<T *>(a.dx)[r * a.n + i] = T(float((grad(i) - gradient - unit(i) * s) * rstd + more));
     }
   }
   for (int64_t i = 0; i < a.params; ++i) {
-    each(0, i, float(dgamma[size_t(i)]));
-    if (center) each(1, i, float(dbeta[size_t(i)]));
+    put(c.output(1), i, float(dgamma[size_t(i)]));
+    if (center) put(c.output(2), i, float(dbeta[size_t(i)]));
   }
 }
-
-// A float32 sum as an element of an output.
-inline void put(const TensorView &out, int64_t i, float v) {
-  if (out.dtype() == OPGRAFT_FLOAT32) out.data<float>()[i] = v;
-  else if (out.dtype() == OPGRAFT_FLOAT16) out.data<float16>()[i] = float16(v);
-  else out.data<bfloat16>()[i] = bfloat16(v);
+inline void norm_grad_reference(const Context &c, const NormGradRows &a, bool center) {
+  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(),
+                                     [&](auto zero) { norm_grad_rows<decltype(zero)>(c, a, center); });
 }
 
 }  // namespace opgraft

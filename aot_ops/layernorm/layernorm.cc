@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "aot_ops/common/norm.h"
+#include "layernorm.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layernorm.cc"
@@ -25,6 +25,7 @@ struct LayerNormRows {
   float *mean, *variance;                   // or null
   int64_t n, params;
   double epsilon;
+  bool wide;  // gamma and beta are float32, else x's type
 };
 }  // namespace opgraft
 #endif
@@ -35,13 +36,8 @@ namespace opgraft::HWY_NAMESPACE {
 template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
   const G *gamma = static_cast<const G *>(g.gamma), *beta = static_cast<const G *>(g.beta);
   for (int64_t r = begin; r < end; ++r) {
-    const T *x = static_cast<const T *>(g.x) + r * g.n;
+    const T *x = NormalisedRow<T>(g, r);
     T *y = static_cast<T *>(g.y) + r * g.n;
-    if (g.residual) {
-      T *sum = static_cast<T *>(g.sum) + r * g.n;
-      AddRow(x, static_cast<const T *>(g.residual) + r * g.n, sum, g.n);
-      x = sum;
-    }
     const Moments at = MeanVariance(x, g.n);
     if (g.mean) g.mean[r] = at.base + at.shift;
     if (g.variance) g.variance[r] = at.variance;
@@ -50,9 +46,8 @@ template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, i
   }
 }
 
-// gamma and beta: x's type or float32.
-template <class T> void Rows(const LayerNormRows &g, bool wide, int64_t begin, int64_t end) {
-  wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
+template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end) {
+  g.wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -63,8 +58,6 @@ namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
-
-int norm_axis(const Arguments &c, const char *name) { return c.axis(c.attr_int(name, -1), c.input(0).rank(), name); }
 
 void check_x(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
@@ -82,16 +75,10 @@ void check_whole(InferContext &c, int i, int last, bool wide) {
 
 void Infer(InferContext &c) {
   check_x(c);
-  const int norm = norm_axis(c, "begin_norm_axis"), params = norm_axis(c, "begin_params_axis");
-  c.check(params >= norm,
-          "begin_params_axis must not lie before begin_norm_axis " + std::to_string(norm) + ", got " +
-              std::to_string(params),
-          OPGRAFT_UNSUPPORTED);
-  auto x = c.input(0).shape();
-  check_whole(c, 1, int(x.size()) - params, false);
-  Shape statistics(x.begin(), x.end());
-  std::fill(statistics.begin() + norm, statistics.end(), 1);
-  c.output(c.input(0).dtype(), x);
+  const LayerNormAxes axes = norm_axes(c);
+  check_whole(c, 1, c.input(0).rank() - axes.params, false);
+  const Shape statistics = rows_shape(c, axes.norm);
+  c.output(c.input(0).dtype(), c.input(0).shape());
   c.output(OPGRAFT_FLOAT32, statistics);
   c.output(OPGRAFT_FLOAT32, statistics);
 }
@@ -115,7 +102,7 @@ void InferAdd(InferContext &c) {
 // Input and output roles by op: LayerNorm has three outputs, AddLayerNorm four inputs.
 LayerNormRows rows_of(const Context &c) {
   const bool add = c.inputs() == 4, statistics = c.outputs() == 3;
-  const int p = add ? 2 : 1, norm = statistics ? norm_axis(c, "begin_norm_axis") : c.input(0).rank() - 1;
+  const int p = add ? 2 : 1, norm = statistics ? norm_axes(c).norm : c.input(0).rank() - 1;
   return {c.input(0).raw(),
           add ? c.input(1).raw() : nullptr,
           c.inputs() > p ? c.input(p).raw() : nullptr,
@@ -126,13 +113,8 @@ LayerNormRows rows_of(const Context &c) {
           statistics ? c.output(2).data<float>() : nullptr,
           element_count(c.input(0).shape().subspan(size_t(norm))),
           c.inputs() > p ? c.input(p).size() : c.input(0).dim(-1),
-          c.attr_float("epsilon", 1e-5)};
-}
-
-// Whether gamma and beta are float32, whatever x is.
-bool wide(const Context &c) {
-  const int p = c.inputs() == 4 ? 2 : 1;
-  return c.inputs() > p && c.input(p).dtype() == OPGRAFT_FLOAT32;
+          c.attr_float("epsilon", 1e-5),
+          wide_params(c, p)};
 }
 
 // Statistics of rows without elements.
@@ -145,7 +127,7 @@ void Kernel(Context &c) {
   const LayerNormRows g = rows_of(c);
   no_elements(c, g);
   const auto kernel = Rows_simd(c.input(0).dtype());
-  c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&, f = wide(c)](int64_t b, int64_t e) { kernel(g, f, b, e); });
+  c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });
 }
 
 void Reference(Context &c) {
@@ -154,14 +136,8 @@ void Reference(Context &c) {
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t r = 0; r < row_count(c, g.n); ++r) {
-      const T *x = static_cast<const T *>(g.x) + r * g.n;
+      const T *x = normalised_row<T>(g, r);
       T *y = static_cast<T *>(g.y) + r * g.n;
-      if (g.residual) {
-        T *sum = static_cast<T *>(g.sum) + r * g.n;
-        for (int64_t i = 0; i < g.n; ++i)
-          sum[i] = T(float(x[i]) + float(static_cast<const T *>(g.residual)[r * g.n + i]));
-        x = sum;
-      }
       double mean = 0, variance = 0;
       for (int64_t i = 0; i < g.n; ++i) mean += double(float(x[i]));
       mean /= double(g.n);
@@ -170,13 +146,9 @@ void Reference(Context &c) {
       if (g.mean) g.mean[r] = float(mean);
       if (g.variance) g.variance[r] = float(variance);
       const double scale = 1 / std::sqrt(variance + g.epsilon);
-      auto param = [&](const void *p, int64_t i, double none) {
-        return !p        ? none
-               : wide(c) ? double(static_cast<const float *>(p)[i % g.params])
-                         : double(float(static_cast<const T *>(p)[i % g.params]));
-      };
+      auto of = [&](const void *p, int64_t i, double none) { return param<T>(p, g.wide, i % g.params, none); };
       for (int64_t i = 0; i < g.n; ++i)
-        y[i] = T(float((double(float(x[i])) - mean) * scale * param(g.gamma, i, 1) + param(g.beta, i, 0)));
+        y[i] = T(float((double(float(x[i])) - mean) * scale * of(g.gamma, i, 1) + of(g.beta, i, 0)));
     }
   });
 }

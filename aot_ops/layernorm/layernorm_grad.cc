@@ -1,7 +1,7 @@
 // Gradients of LayerNorm: LayerNormGrad of the statistics that LayerNorm gave, FusedLayerNormGrad of x alone.
 #include "opgraft/op.h"
 
-#include "aot_ops/common/norm_grad.h"
+#include "layernorm.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "layernorm_grad.cc"
@@ -13,19 +13,17 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
-template <class T> void Blocks(const NormGradRows &a, bool wide, int64_t begin, int64_t end) {
-  wide ? NormGradBlocks<true, T, float>(a, begin, end) : NormGradBlocks<true, T, T>(a, begin, end);
+template <class T> void LayerNormGrad(const NormGradRows &a, int64_t begin, int64_t end) {
+  NormGradBlocks<true, T>(a, begin, end);
 }
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD_FLOATS(Blocks)
+OPGRAFT_SIMD_FLOATS(LayerNormGrad)
 
 namespace {
-
-int norm_axis(const Arguments &c, const char *name) { return c.axis(c.attr_int(name, -1), c.input(0).rank(), name); }
 
 void check(InferContext &c, const char *first, const char *second) {
   c.check_dtype(0, first, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
@@ -38,23 +36,13 @@ void check(InferContext &c, const char *first, const char *second) {
 // x, dy, variance, mean, gamma
 void Infer(InferContext &c) {
   check(c, "x", "dy");
-  const int norm = norm_axis(c, "begin_norm_axis"), params = norm_axis(c, "begin_params_axis");
-  c.check(params >= norm,
-          "begin_params_axis must not lie before begin_norm_axis " + std::to_string(norm) + ", got " +
-              std::to_string(params),
-          OPGRAFT_UNSUPPORTED);
-  auto x = c.input(0).shape();
-  Shape rows(x.begin(), x.end());
-  std::fill(rows.begin() + norm, rows.end(), 1);
+  const LayerNormAxes axes = norm_axes(c);
   for (int k = 2; k < 4; ++k) {
     const char *name = k == 2 ? "variance" : "mean";
     c.check_dtype(k, name, {OPGRAFT_FLOAT32});
-    auto got = c.input(k).shape();
-    bool ok = got.size() == rows.size();
-    for (size_t i = 0; ok && i < rows.size(); ++i) ok = may_equal(got[i], rows[i]);
-    c.check(ok, std::string(name) + ".shape must be " + to_string(rows) + ", got " + to_string(got));
+    c.check_shape(k, name, rows_shape(c, axes.norm));
   }
-  check_params(c, 4, "gamma", "x", false, int(x.size()) - params);
+  check_params(c, 4, "gamma", "x", false, c.input(0).rank() - axes.params);
   for (int k = 0; k < 2; ++k) c.output(c.input(4).dtype(), c.input(4).shape());
 }
 
@@ -72,9 +60,7 @@ void InferFused(InferContext &c) {
 }
 
 // What Infer says of the parameters, as numbers: how many dimensions of x a row has, and gamma.
-template <bool kFused> int row_rank(const Arguments &c) {
-  return kFused ? 1 : c.input(0).rank() - norm_axis(c, "begin_norm_axis");
-}
+template <bool kFused> int row_rank(const Arguments &c) { return kFused ? 1 : c.input(0).rank() - norm_axes(c).norm; }
 
 template <bool kFused> NormGradRows rows_of(const Context &c) {
   NormGradRows a{};
@@ -89,41 +75,20 @@ template <bool kFused> NormGradRows rows_of(const Context &c) {
   a.params = c.output(1).size();
   a.rows = row_count(c, a.n);
   a.epsilon = c.attr_float("epsilon", kFused ? 1e-5 : 1e-7);
+  a.wide = wide_params(c, gamma);
   return a;
 }
 
-template <bool kFused> bool wide(const Context &c) {
-  constexpr int gamma = kFused ? 2 : 4;
-  return c.inputs() > gamma && c.input(gamma).dtype() == OPGRAFT_FLOAT32;
-}
-
 template <bool kFused> void Kernel(Context &c) {
-  const auto blocks = Blocks_simd(c.input(0).dtype());
-  norm_grad(
-      c, rows_of<kFused>(c), true,
-      [&, w = wide<kFused>(c)](const NormGradRows &a, int64_t b, int64_t e) { blocks(a, w, b, e); },
-      [dgamma = c.output(1), dbeta = c.output(2)](int which, int64_t i, float v) {
-        put(which ? dbeta : dgamma, i, v);
-      });
+  norm_grad(c, rows_of<kFused>(c), LayerNormGrad_simd(c.input(0).dtype()));
 }
 
-template <bool kFused> void Reference(Context &c) {
-  const NormGradRows a = rows_of<kFused>(c);
-  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    auto param = [&, w = wide<kFused>(c)](int64_t i) {
-      return !a.gamma ? 1.0
-             : w      ? double(static_cast<const float *>(a.gamma)[i])
-                      : double(float(static_cast<const T *>(a.gamma)[i]));
-    };
-    norm_grad_reference<T>(a, true, param, [&](int which, int64_t i, float v) { put(c.output(1 + which), i, v); });
-  });
-}
+template <bool kFused> void Reference(Context &c) { norm_grad_reference(c, rows_of<kFused>(c), true); }
 
 template <bool kFused> uint64_t Workspace(InferContext &c) {
   constexpr int gamma = kFused ? 2 : 4;
   const int64_t n = element_count(c.input(0).shape().last(size_t(row_rank<kFused>(c))));
-  return norm_grad_workspace(c.input(0).size(), n, c.inputs() > gamma ? c.input(gamma).size() : n, true);
+  return norm_grad_workspace(c.input(0).size(), n, c.inputs() > gamma ? c.input(gamma).size() : n, 2);
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct RmsNormRows {
   float *rstd;                       // or null
   int64_t n;
   double epsilon;
+  bool wide;  // gamma is float32, else x's type
 };
 }  // namespace opgraft
 #endif
@@ -34,21 +35,15 @@ namespace opgraft::HWY_NAMESPACE {
 
 template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int64_t end) {
   for (int64_t r = begin; r < end; ++r) {
-    const T *x = static_cast<const T *>(g.x) + r * g.n;
-    if (g.residual) {
-      T *sum = static_cast<T *>(g.sum) + r * g.n;
-      AddRow(x, static_cast<const T *>(g.residual) + r * g.n, sum, g.n);
-      x = sum;
-    }
+    const T *x = NormalisedRow<T>(g, r);
     const float scale = InverseRms(x, g.n, g.epsilon);
     if (g.rstd) g.rstd[r] = scale;
     ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n);
   }
 }
 
-// gamma: x's type or float32.
-template <class T> void Rows(const RmsNormRows &g, bool wide, int64_t begin, int64_t end) {
-  wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
+template <class T> void Rows(const RmsNormRows &g, int64_t begin, int64_t end) {
+  g.wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -73,23 +68,16 @@ void check(InferContext &c, const char *const (&names)[3], bool add, bool wide) 
 
 int first_axis(const Arguments &c, int gamma) { return c.input(0).rank() - trailing(c, gamma); }
 
-Shape statistics(const Arguments &c, int gamma) {
-  auto x = c.input(0).shape();
-  Shape s(x.begin(), x.end());
-  std::fill(s.begin() + first_axis(c, gamma), s.end(), 1);
-  return s;
-}
-
 void Infer(InferContext &c) {
   check(c, {"x", "", "gamma"}, false, false);
   c.output(c.input(0).dtype(), c.input(0).shape());
-  c.output(OPGRAFT_FLOAT32, statistics(c, 1));
+  c.output(OPGRAFT_FLOAT32, rows_shape(c, first_axis(c, 1)));
 }
 
 void InferAdd(InferContext &c) {
   check(c, {"x1", "x2", "gamma"}, true, false);
   c.output(c.input(0).dtype(), c.input(0).shape());
-  c.output(OPGRAFT_FLOAT32, statistics(c, 2));
+  c.output(OPGRAFT_FLOAT32, rows_shape(c, first_axis(c, 2)));
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
@@ -115,44 +103,30 @@ template <bool kAdd, int kRstd> RmsNormRows rows_of(const Context &c) {
           sum ? c.output(sum).raw() : nullptr,
           kRstd ? c.output(kRstd).template data<float>() : nullptr,
           element_count(c.input(0).shape().subspan(size_t(first_axis(c, gamma)))),
-          c.attr_float("epsilon", 1e-6)};
+          c.attr_float("epsilon", 1e-6),
+          wide_params(c, gamma)};
 }
 
 template <bool kAdd, int kRstd> void Kernel(Context &c) {
   const RmsNormRows g = rows_of<kAdd, kRstd>(c);
   if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
-  constexpr int gamma = kAdd ? 2 : 1;
-  const bool wide = c.inputs() > gamma && c.input(gamma).dtype() == OPGRAFT_FLOAT32;
   const auto kernel = Rows_simd(c.input(0).dtype());
-  c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, wide, b, e); });
+  c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });
 }
 
 template <bool kAdd, int kRstd> void Reference(Context &c) {
   const RmsNormRows g = rows_of<kAdd, kRstd>(c);
   if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
-  constexpr int gamma = kAdd ? 2 : 1;
-  const bool wide = c.inputs() > gamma && c.input(gamma).dtype() == OPGRAFT_FLOAT32;
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t r = 0; r < row_count(c, g.n); ++r) {
-      const T *x = static_cast<const T *>(g.x) + r * g.n;
+      const T *x = normalised_row<T>(g, r);
       T *y = static_cast<T *>(g.y) + r * g.n;
-      if (g.residual) {
-        T *sum = static_cast<T *>(g.sum) + r * g.n;
-        for (int64_t i = 0; i < g.n; ++i)
-          sum[i] = T(float(x[i]) + float(static_cast<const T *>(g.residual)[r * g.n + i]));
-        x = sum;
-      }
       double square = 0;
       for (int64_t i = 0; i < g.n; ++i) square += double(float(x[i])) * double(float(x[i]));
       const double scale = 1 / std::sqrt(square / double(g.n) + g.epsilon);
       if (g.rstd) g.rstd[r] = float(scale);
-      for (int64_t i = 0; i < g.n; ++i) {
-        const double w = !g.gamma ? 1.0
-                         : wide   ? double(static_cast<const float *>(g.gamma)[i])
-                                  : double(float(static_cast<const T *>(g.gamma)[i]));
-        y[i] = T(float(double(float(x[i])) * scale * w));
-      }
+      for (int64_t i = 0; i < g.n; ++i) y[i] = T(float(double(float(x[i])) * scale * param<T>(g.gamma, g.wide, i, 1)));
     }
   });
 }

@@ -1,8 +1,6 @@
 // Gradients of RMSNorm: RmsNormGrad of the statistics that RmsNorm gave, FusedRmsNormGrad of x alone.
 #include "opgraft/op.h"
 
-#include "aot_ops/common/norm_grad.h"
-
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "rmsnorm_grad.cc"
 #include "hwy/foreach_target.h"
@@ -13,15 +11,15 @@
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
-template <class T> void Blocks(const NormGradRows &a, bool wide, int64_t begin, int64_t end) {
-  wide ? NormGradBlocks<false, T, float>(a, begin, end) : NormGradBlocks<false, T, T>(a, begin, end);
+template <class T> void RmsNormGrad(const NormGradRows &a, int64_t begin, int64_t end) {
+  NormGradBlocks<false, T>(a, begin, end);
 }
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD_FLOATS(Blocks)
+OPGRAFT_SIMD_FLOATS(RmsNormGrad)
 
 namespace {
 
@@ -36,14 +34,8 @@ void check(InferContext &c, int gamma, bool wide) {
 
 void Infer(InferContext &c) {
   check(c, 3, false);
-  auto x = c.input(0).shape();
-  Shape rows(x.begin(), x.end());
-  std::fill(rows.end() - trailing(c, 3), rows.end(), 1);
   c.check_dtype(2, "rstd", {OPGRAFT_FLOAT32});
-  auto got = c.input(2).shape();
-  bool ok = got.size() == rows.size();
-  for (size_t k = 0; ok && k < rows.size(); ++k) ok = may_equal(got[k], rows[k]);
-  c.check(ok, "rstd.shape must be " + to_string(rows) + ", got " + to_string(got));
+  c.check_shape(2, "rstd", rows_shape(c, c.input(0).rank() - trailing(c, 3)));
   c.output(OPGRAFT_FLOAT32, c.input(3).shape());
 }
 
@@ -70,39 +62,20 @@ template <bool kFused> NormGradRows rows_of(const Context &c) {
   a.n = a.params = c.output(1).size();
   a.rows = row_count(c, a.n);
   a.epsilon = c.attr_float("epsilon", 1e-6);
+  a.wide = wide_params(c, gamma);
   return a;
 }
 
-template <bool kFused> bool wide(const Context &c) {
-  constexpr int gamma = kFused ? 2 : 3;
-  return c.inputs() > gamma && c.input(gamma).dtype() == OPGRAFT_FLOAT32;
-}
-
 template <bool kFused> void Kernel(Context &c) {
-  const auto blocks = Blocks_simd(c.input(0).dtype());
-  norm_grad(
-      c, rows_of<kFused>(c), false,
-      [&, w = wide<kFused>(c)](const NormGradRows &a, int64_t b, int64_t e) { blocks(a, w, b, e); },
-      [out = c.output(1)](int, int64_t i, float v) { put(out, i, v); });
+  norm_grad(c, rows_of<kFused>(c), RmsNormGrad_simd(c.input(0).dtype()));
 }
 
-template <bool kFused> void Reference(Context &c) {
-  const NormGradRows a = rows_of<kFused>(c);
-  dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
-    using T = decltype(zero);
-    auto param = [&, w = wide<kFused>(c)](int64_t i) {
-      return !a.gamma ? 1.0
-             : w      ? double(static_cast<const float *>(a.gamma)[i])
-                      : double(float(static_cast<const T *>(a.gamma)[i]));
-    };
-    norm_grad_reference<T>(a, false, param, [&](int, int64_t i, float v) { put(c.output(1), i, v); });
-  });
-}
+template <bool kFused> void Reference(Context &c) { norm_grad_reference(c, rows_of<kFused>(c), false); }
 
 template <bool kFused> uint64_t Workspace(InferContext &c) {
   constexpr int gamma = kFused ? 2 : 3;
   const int64_t n = c.inputs() > gamma ? c.input(gamma).size() : c.input(0).dim(-1);
-  return norm_grad_workspace(c.input(0).size(), n, n, false);
+  return norm_grad_workspace(c.input(0).size(), n, n, 1);
 }
 
 }  // namespace

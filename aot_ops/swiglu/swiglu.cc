@@ -158,10 +158,7 @@ Shape halved(const InferContext &c, size_t axis) {
 // A gradient of one half of the input's shape.
 void check_gradient(const InferContext &c, const char *name, const char *of, const Shape &want) {
   c.check_same_dtype(1, name, 0, of);
-  const auto got = c.input(1).shape();
-  bool fits = got.size() == want.size();
-  for (size_t k = 0; fits && k < want.size(); ++k) fits = may_equal(got[k], want[k]);
-  c.check(fits, std::string(name) + ".shape must be " + to_string(want) + ", got " + to_string(got));
+  c.check_shape(1, name, want);
 }
 void InferInterleaved(InferContext &c) {
   CheckInterleaved(c);

@@ -7,6 +7,7 @@
 // (mindspore.h). Errors are C++ exceptions here; none crosses the native ABI.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -40,6 +41,10 @@ inline bool may_equal(int64_t a, int64_t b) {
   if (a == b) return true;
   if (is_symbol(a) || is_symbol(b)) return a != 1 && b != 1;
   return a < 0 || b < 0;
+}
+
+inline bool may_equal(std::span<const int64_t> a, std::span<const int64_t> b) {
+  return std::ranges::equal(a, b, [](int64_t m, int64_t n) { return may_equal(m, n); });
 }
 
 inline std::string to_string(std::span<const int64_t> dims) {
@@ -187,11 +192,14 @@ class Arguments {
   // Equal where both are known; symbols with different ids are left for the concrete check.
   void check_same_shape(int i, const char *a, int j, const char *b) const {
     auto s = input(i).shape(), t = input(j).shape();
-    bool ok = s.size() == t.size();
-    for (size_t k = 0; ok && k < s.size(); ++k) ok = may_equal(s[k], t[k]);
-    if (!ok)
+    if (!may_equal(s, t))
       fail(OPGRAFT_INVALID_VALUE,
            std::string(a) + ".shape must equal " + b + ".shape " + to_string(t) + ", got " + to_string(s));
+  }
+  void check_shape(int i, const char *argument, std::span<const int64_t> want) const {
+    if (!may_equal(input(i).shape(), want))
+      fail(OPGRAFT_INVALID_VALUE,
+           std::string(argument) + ".shape must be " + to_string(want) + ", got " + to_string(input(i).shape()));
   }
   int axis(int64_t value, int rank, const char *argument = "axis") const {
     if (value < -rank || value >= rank)
