@@ -14,7 +14,8 @@ struct Enumerated {
 };
 inline constexpr Enumerated kEnumerated[] = {
     {"data_format", "NCHW", 0}, {"data_format", "NHWC", 1}, {"pad_mode", "PAD", 0},  {"pad_mode", "SAME", 1},
-    {"pad_mode", "VALID", 2},   {"pad_mode", "pad", 0},     {"pad_mode", "same", 1}, {"pad_mode", "valid", 2}};
+    {"pad_mode", "VALID", 2},   {"pad_mode", "pad", 0},     {"pad_mode", "same", 1}, {"pad_mode", "valid", 2},
+    {"approximate", "none", 0}, {"approximate", "tanh", 1}};
 
 inline std::optional<int64_t> number_of(std::string_view attribute, std::string_view word) {
   for (auto &e : kEnumerated)

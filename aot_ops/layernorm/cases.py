@@ -38,7 +38,13 @@ def given(x, dy, variance, mean, gamma, epsilon=1e-7, **axes):
     return gradients(dy, x, mean, variance, gamma, 0.0, epsilon, **axes)
 
 
+def layer_norm_ext(x, weight=1.0, bias=0.0, normalized_shape=(), eps=1e-5):
+    y, mean, variance = layer_norm(x, weight, bias, begin_norm_axis=-len(normalized_shape), epsilon=eps)
+    return y, mean, 1 / np.sqrt(variance + eps)
+
+
 REFERENCE = {
+    "LayerNormExt": layer_norm_ext,
     "LayerNormGrad": lambda *inputs, **attrs: given(*inputs, **attrs)[0],
     "FusedLayerNormGrad": gradient,
     "LayerNorm": layer_norm,
@@ -67,6 +73,14 @@ def norm_bounds(x, gamma=1.0, beta=0.0, shaken=0.0, begin_norm_axis=-1, begin_pa
     return [bound, error * spread + 2.0**-24 * np.abs(mean), error * variance]
 
 
+def ext_bounds(u, x, weight=1.0, bias=0.0, normalized_shape=(), eps=1e-5):
+    """The root halves the variance's relative error, and is rounded."""
+    n = len(normalized_shape)
+    y, mean, variance = norm_bounds(x, weight, bias, 0.0, begin_norm_axis=-n, epsilon=eps)
+    rstd = layer_norm_ext(x, weight, bias, normalized_shape, eps)[2]
+    return [y, mean, variance / 2 * rstd**3 + 2.0**-24 * rstd]
+
+
 def add_bounds(u, x, residual, gamma, beta, epsilon=1e-5):
     """The op normalises the sum as it is stored, rounded to the type; REFERENCE does not round it."""
     s = x + residual
@@ -92,6 +106,7 @@ def given_bounds(u, x, *others, **attrs):
 
 
 BOUND = {
+    "LayerNormExt": ext_bounds,
     "LayerNormGrad": given_bounds,
     "FusedLayerNormGrad": gradient_bounds,
     "LayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs),
@@ -137,6 +152,14 @@ CASES = (
     ]
 )
 
+CASES += [
+    case("LayerNormExt", t, [s, s[-k:], s[-k:]][: 1 + params], normalized_shape=list(s[-k:]), eps=1e-4)
+    for t in TOLERANCE
+    for s in SHAPES
+    for k in (1, len(s))
+    for params in range(3)
+]
+
 # For the sums over rows: several blocks, the last one short.
 ROWS = [(70, 33), (300, 16), (2, 4096), (9, 5, 24)]
 
@@ -164,6 +187,18 @@ CASES += (
 )
 
 REFUSED = [
+    {
+        "op": "LayerNormExt",
+        "inputs": [("float32", (4, 8))],
+        "attrs": {"normalized_shape": [4]},
+        "error": r"LayerNormExt: normalized_shape must be the last dimensions of input.shape \(4, 8\), got \(4,\)",
+    },
+    {
+        "op": "LayerNormExt",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8))],
+        "attrs": {"normalized_shape": [8]},
+        "error": r"LayerNormExt: weight.shape must be \(8,\), got \(4, 8\)",
+    },
     {
         "op": "LayerNormGrad",
         "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4,)), ("float32", (4, 1)), ("float32", (8,))],

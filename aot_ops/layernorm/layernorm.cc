@@ -22,7 +22,7 @@ namespace opgraft {
 struct LayerNormRows {
   const void *x, *residual, *gamma, *beta;  // all but x: or null
   void *y, *sum;                            // sum: x + residual, where there is a residual
-  float *mean, *variance;                   // or null
+  float *mean, *variance, *rstd;            // or null
   int64_t n, params;
   double epsilon;
   bool wide;  // gamma and beta are float32, else x's type
@@ -42,6 +42,7 @@ template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, i
     if (g.mean) g.mean[r] = at.base + at.shift;
     if (g.variance) g.variance[r] = at.variance;
     const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
+    if (g.rstd) g.rstd[r] = scale;
     for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params);
   }
 }
@@ -59,18 +60,20 @@ OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
 
-void check_x(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check(c.input(0).rank() > 0, "x must have at least 1 dimension, got shape ()");
+enum Form { kLayerNorm, kFused, kAdd, kExt };
+
+void check_x(InferContext &c, const char *x = "x") {
+  c.check_dtype(0, x, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check(c.input(0).rank() > 0, std::string(x) + " must have at least 1 dimension, got shape ()");
 }
 
 // gamma and beta (inputs i and i + 1, where they are given) have x's `last` dimensions.
-void check_whole(InferContext &c, int i, int last, bool wide) {
-  for (int k = i; k < std::min(c.inputs(), i + 2); ++k) {
-    const char *name = k > i ? "beta" : "gamma";
-    check_params(c, k, name, "x", wide, last);
-    if (k > i) c.check_same_dtype(k, name, i, "gamma");
-  }
+void check_whole(InferContext &c, int i, int last, bool wide, const char *x = "x", const char *gamma = "gamma",
+                 const char *beta = "beta") {
+  if (c.inputs() > i) check_params(c, i, gamma, x, wide, last);
+  if (c.inputs() <= i + 1) return;
+  check_params(c, i + 1, beta, x, wide, last);
+  c.check_same_dtype(i + 1, beta, i, gamma);
 }
 
 void Infer(InferContext &c) {
@@ -99,39 +102,59 @@ void InferAdd(InferContext &c) {
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
-// Input and output roles by op: LayerNorm has three outputs, AddLayerNorm four inputs.
-LayerNormRows rows_of(const Context &c) {
-  const bool add = c.inputs() == 4, statistics = c.outputs() == 3;
-  const int p = add ? 2 : 1, norm = statistics ? norm_axes(c).norm : c.input(0).rank() - 1;
-  return {c.input(0).raw(),
-          add ? c.input(1).raw() : nullptr,
-          c.inputs() > p ? c.input(p).raw() : nullptr,
-          c.inputs() > p + 1 ? c.input(p + 1).raw() : nullptr,
-          c.output(0).raw(),
-          add ? c.output(1).raw() : nullptr,
-          statistics ? c.output(1).data<float>() : nullptr,
-          statistics ? c.output(2).data<float>() : nullptr,
-          element_count(c.input(0).shape().subspan(size_t(norm))),
-          c.inputs() > p ? c.input(p).size() : c.input(0).dim(-1),
-          c.attr_float("epsilon", 1e-5),
-          wide_params(c, p)};
+void InferExt(InferContext &c) {
+  c.check_inputs(1, 3);
+  check_x(c, "input");
+  const auto normalized = c.attr_ints("normalized_shape");
+  const auto x = c.input(0).shape();
+  c.check(
+      !normalized.empty() && normalized.size() <= x.size() && may_equal(x.last(normalized.size()), normalized),
+      "normalized_shape must be the last dimensions of input.shape " + to_string(x) + ", got " + to_string(normalized));
+  const int last = int(normalized.size());
+  check_whole(c, 1, last, false, "input", "weight", "bias");
+  const Shape statistics = rows_shape(c, int(x.size()) - last);
+  c.output(c.input(0).dtype(), x);
+  c.output(OPGRAFT_FLOAT32, statistics);
+  c.output(OPGRAFT_FLOAT32, statistics);
+}
+
+template <Form form> LayerNormRows rows_of(const Context &c) {
+  constexpr int p = form == kAdd ? 2 : 1;
+  const int rank = c.input(0).rank();
+  const int norm = form == kLayerNorm ? norm_axes(c).norm
+                   : form == kExt     ? rank - int(c.attr_ints("normalized_shape").size())
+                                      : rank - 1;
+  LayerNormRows g{};
+  g.x = c.input(0).raw();
+  if (form == kAdd) g.residual = c.input(1).raw(), g.sum = c.output(1).raw();
+  if (c.inputs() > p) g.gamma = c.input(p).raw();
+  if (c.inputs() > p + 1) g.beta = c.input(p + 1).raw();
+  g.y = c.output(0).raw();
+  if (form == kLayerNorm || form == kExt) g.mean = c.output(1).data<float>();
+  if (form == kLayerNorm) g.variance = c.output(2).data<float>();
+  if (form == kExt) g.rstd = c.output(2).data<float>();
+  g.n = element_count(c.input(0).shape().subspan(size_t(norm)));
+  g.params = g.gamma ? c.input(p).size() : g.n;
+  g.epsilon = c.attr_float(form == kExt ? "eps" : "epsilon", 1e-5);
+  g.wide = wide_params(c, p);
+  return g;
 }
 
 // Statistics of rows without elements.
 void no_elements(const Context &c, const LayerNormRows &g) {
-  if (g.n == 0 && g.mean) std::fill_n(g.mean, c.output(1).size(), NAN);
-  if (g.n == 0 && g.variance) std::fill_n(g.variance, c.output(2).size(), NAN);
+  for (float *statistics : {g.mean, g.variance, g.rstd})
+    if (g.n == 0 && statistics) std::fill_n(statistics, c.output(1).size(), NAN);
 }
 
-void Kernel(Context &c) {
-  const LayerNormRows g = rows_of(c);
+template <Form form> void Kernel(Context &c) {
+  const LayerNormRows g = rows_of<form>(c);
   no_elements(c, g);
   const auto kernel = Rows_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });
 }
 
-void Reference(Context &c) {
-  const LayerNormRows g = rows_of(c);
+template <Form form> void Reference(Context &c) {
+  const LayerNormRows g = rows_of<form>(c);
   no_elements(c, g);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
@@ -146,6 +169,7 @@ void Reference(Context &c) {
       if (g.mean) g.mean[r] = float(mean);
       if (g.variance) g.variance[r] = float(variance);
       const double scale = 1 / std::sqrt(variance + g.epsilon);
+      if (g.rstd) g.rstd[r] = float(scale);
       auto of = [&](const void *p, int64_t i, double none) { return param<T>(p, g.wide, i % g.params, none); };
       for (int64_t i = 0; i < g.n; ++i)
         y[i] = T(float((double(float(x[i])) - mean) * scale * of(g.gamma, i, 1) + of(g.beta, i, 0)));
@@ -157,7 +181,10 @@ void Reference(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(LayerNorm, .inputs = 3, .outputs = 3, .infer = Infer, .kernel = Kernel, .reference = Reference)
-OPGRAFT_OP(FusedLayerNorm, .inputs = -1, .infer = InferFused, .kernel = Kernel, .reference = Reference)
-OPGRAFT_OP(AddLayerNorm, .inputs = 4, .outputs = 2, .infer = InferAdd, .kernel = Kernel, .reference = Reference)
+#define OPGRAFT_LAYER_NORM(Name, in, out, Infer, form) \
+  OPGRAFT_OP(Name, .inputs = in, .outputs = out, .infer = Infer, .kernel = Kernel<form>, .reference = Reference<form>)
+OPGRAFT_LAYER_NORM(LayerNorm, 3, 3, Infer, kLayerNorm)
+OPGRAFT_LAYER_NORM(FusedLayerNorm, -1, 1, InferFused, kFused)
+OPGRAFT_LAYER_NORM(AddLayerNorm, 4, 2, InferAdd, kAdd)
+OPGRAFT_LAYER_NORM(LayerNormExt, -1, 3, InferExt, kExt)
 #endif
