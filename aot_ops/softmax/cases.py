@@ -53,12 +53,12 @@ def unbroadcast(v, shape):
     return v.sum(axis=tuple(k for k, n in enumerate(shape) if n == 1), keepdims=True)
 
 
-def scaled_gradient(dy, y, mask, scale=1.0, axis=-1):
+def scaled_gradient(dy, y, mask=None, scale=1.0, axis=-1):
     dx = gradient(dy, y, axis)
-    return scale * dx, unbroadcast(dx, mask.shape)
+    return scale * dx, np.zeros(()) if mask is None else unbroadcast(dx, mask.shape)
 
 
-def scaled_gradient_bound(u, dy, y, mask, scale=1.0, axis=-1):
+def scaled_gradient_bound(u, dy, y, mask=None, scale=1.0, axis=-1):
     """As above, scale rounds as well; the mask's is added up in double."""
     return [np.abs(scale) * gradient_bound(u, dy, y, axis), 0.0]
 
@@ -176,7 +176,18 @@ CASES += [
         "atol": SMALLEST[t],
     }
     for t, tol in TOLERANCE.items()
-    for s, m, a in MASKED
+    # Masks of one element and of many, so that sums and elements of the mask are shared among threads.
+    for s, m, a in MASKED + [((3, 40, 700), (700,), -1), ((3, 40, 700), (1,), 1), ((2, 90, 160), (90, 160), -1)]
+] + [
+    {
+        "op": "ScaledMaskedSoftmaxGrad",
+        "inputs": [(t, s), (t, s)],
+        "attrs": {"scale": 0.3, "axis": a},
+        "rtol": tol,
+        "atol": SMALLEST[t],
+    }
+    for t, tol in TOLERANCE.items()
+    for s, a in LAYOUTS
 ]
 
 REFUSED = [

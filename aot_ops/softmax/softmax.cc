@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "softmax.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "softmax.cc"
 #include "hwy/foreach_target.h"
@@ -17,13 +19,12 @@
 #ifndef OPGRAFT_SOFTMAX_ROWS_
 #define OPGRAFT_SOFTMAX_ROWS_
 namespace opgraft {
-// Rows of n elements, `inner` apart; a mask of x's rank, with strides of 0 where it is broadcast.
-struct SoftmaxRows {
+// A mask of x's rank, with strides of 0 where it is broadcast.
+struct SoftmaxRows : SoftmaxAxis {
   const void *x, *mask;  // mask: or null
   void *y;
-  int64_t n, inner;
   float scale;
-  int rank, axis;
+  int rank;
   int64_t dims[OPGRAFT_MAX_RANK], stride[OPGRAFT_MAX_RANK];
 
   // Where the mask begins for row r of outer * inner.
@@ -143,7 +144,7 @@ template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
   const auto scale = hn::Set(d, g.scale);
   for (int64_t r = begin; r < end;) {
     const int64_t column = r % g.inner, width = std::min({lanes, g.inner - column, end - r});
-    const int64_t at = r / g.inner * g.n * g.inner + column;
+    const int64_t at = g.begin(r);
     const T *x = static_cast<const T *>(g.x) + at;
     T *y = static_cast<T *>(g.y) + at;
     auto load = [&](int64_t k) HWY_ATTR {
@@ -186,58 +187,37 @@ void Infer(InferContext &c) {
 
 void InferMasked(InferContext &c) {
   c.check_inputs(1, 2);
-  if (c.inputs() == 2) {
-    c.check_same_dtype(1, "mask", 0, "x");
-    auto x = c.input(0).shape(), m = c.input(1).shape();
-    bool ok = m.size() <= x.size();
-    for (size_t k = 0; ok && k < m.size(); ++k) {
-      const int64_t a = m[m.size() - 1 - k], b = x[x.size() - 1 - k];
-      ok = a == 1 || may_equal(a, b);
-    }
-    c.check(ok, "mask.shape must broadcast to x.shape " + to_string(x) + ", got " + to_string(m));
-  }
+  if (c.inputs() == 2) check_mask(c, 1, "x");
   Infer(c);
 }
 
 SoftmaxRows rows_of(const Context &c) {
   SoftmaxRows g{};
+  static_cast<SoftmaxAxis &>(g) = softmax_axis(c, "axis");
   auto dims = c.input(0).shape();
   g.rank = int(dims.size());
-  g.axis = c.axis(c.attr_int("axis", -1), g.rank);
-  g.n = dims[size_t(g.axis)];
-  g.inner = element_count(dims.subspan(size_t(g.axis) + 1));
   g.x = c.input(0).raw();
   g.y = c.output(0).raw();
   g.scale = float(c.attr_float("scale", 1.0));
   std::copy(dims.begin(), dims.end(), g.dims);
   if (c.inputs() < 2) return g;
   g.mask = c.input(1).raw();
-  auto m = c.input(1).shape();
-  int64_t stride = 1;
-  for (size_t k = 0; k < m.size(); ++k) {
-    const int64_t n = m[m.size() - 1 - k];
-    g.stride[dims.size() - 1 - k] = n == 1 ? 0 : stride;
-    stride *= n;
-  }
+  mask_strides(dims, c.input(1).shape(), g.stride);
   return g;
 }
-
-int64_t row_count(const Context &c, const SoftmaxRows &g) { return g.n ? c.input(0).size() / g.n : 0; }
 
 void Kernel(Context &c) {
   const SoftmaxRows g = rows_of(c);
   auto rows = Rows_simd(c.input(0).dtype());
-  // 16384 elements: about 10 µs; a vector's worth of columns at least.
-  const int64_t grain = std::max<int64_t>(g.inner == 1 ? 1 : 16, 16384 / std::max<int64_t>(g.n, 1));
-  c.parallel_for(row_count(c, g), grain, [&](int64_t begin, int64_t end) { rows(g, begin, end); });
+  c.parallel_for(g.rows, g.grain(16384), [&](int64_t begin, int64_t end) { rows(g, begin, end); });
 }
 
 void Reference(Context &c) {
   const SoftmaxRows g = rows_of(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t r = 0; r < row_count(c, g); ++r) {
-      const int64_t at = r / g.inner * g.n * g.inner + r % g.inner, from = g.mask ? g.mask_of(r) : 0;
+    for (int64_t r = 0; r < g.rows; ++r) {
+      const int64_t at = g.begin(r), from = g.mask ? g.mask_of(r) : 0;
       const T *x = c.input(0).data<T>() + at;
       T *y = c.output(0).data<T>() + at;
       auto score = [&](int64_t k) {

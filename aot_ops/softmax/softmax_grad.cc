@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "mask_gradient.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "softmax_grad.cc"
 #include "hwy/foreach_target.h"
@@ -15,11 +17,9 @@
 #ifndef OPGRAFT_SOFTMAX_GRAD_ROWS_
 #define OPGRAFT_SOFTMAX_GRAD_ROWS_
 namespace opgraft {
-// Rows of n elements, `inner` apart.
-struct SoftmaxGradRows {
+struct SoftmaxGradRows : SoftmaxAxis {
   const void *dy, *y;
   void *dx;
-  int64_t n, inner;
   float scale;
 };
 }  // namespace opgraft
@@ -69,7 +69,7 @@ template <class T> void GradRows(const SoftmaxGradRows &a, int64_t begin, int64_
       continue;
     }
     const int64_t column = r % a.inner, width = std::min({lanes, a.inner - column, end - r});
-    const int64_t at = r / a.inner * a.n * a.inner + column;
+    const int64_t at = a.begin(r);
     GradColumns(dy + at, y + at, dx + at, a, width);
     r += width;
   }
@@ -96,38 +96,23 @@ void check(InferContext &c, const char *gradient, const char *result, const char
 void Infer(InferContext &c) { check(c, "dout", "out", "dim"); }
 
 void InferScaled(InferContext &c) {
+  c.check_inputs(2, 3);
   check(c, "dy", "y", "axis");
-  c.check_same_dtype(2, "mask", 0, "dy");
-  auto x = c.input(0).shape(), m = c.input(2).shape();
-  bool ok = m.size() <= x.size();
-  for (size_t k = 0; ok && k < m.size(); ++k) {
-    const int64_t a = m[m.size() - 1 - k], b = x[x.size() - 1 - k];
-    ok = a == 1 || may_equal(a, b);
-  }
-  c.check(ok, "mask.shape must broadcast to dy.shape " + to_string(x) + ", got " + to_string(m));
-  c.output(c.input(0).dtype(), m);
+  if (c.inputs() == 3) check_mask(c, 2, "dy");
+  c.output(c.input(0).dtype(), c.inputs() == 3 ? c.input(2).shape() : std::span<const int64_t>());
 }
 
 SoftmaxGradRows rows_of(const Context &c) {
-  const char *name = c.outputs() == 1 ? "dim" : "axis";
-  auto dims = c.input(0).shape();
-  const size_t axis = size_t(c.axis(c.attr_int(name, -1), int(dims.size()), name));
-  return {c.input(0).raw(),
-          c.input(1).raw(),
-          c.output(0).raw(),
-          dims[axis],
-          element_count(dims.subspan(axis + 1)),
+  return {softmax_axis(c, c.outputs() == 1 ? "dim" : "axis"), c.input(0).raw(), c.input(1).raw(), c.output(0).raw(),
           float(c.attr_float("scale", 1.0))};
 }
-
-int64_t row_count(const Context &c, const SoftmaxGradRows &a) { return a.n ? c.input(0).size() / a.n : 0; }
 
 // y (dy - sum of dy y) in double, as f(index of the element, value).
 template <class T, class F> void each(const Context &c, const SoftmaxGradRows &a, const F &f) {
   const T *dy = c.input(0).data<T>(), *y = c.input(1).data<T>();
   auto wide = [](T v) { return double(float(v)); };
-  for (int64_t r = 0; r < row_count(c, a); ++r) {
-    const int64_t at = r / a.inner * a.n * a.inner + r % a.inner;
+  for (int64_t r = 0; r < a.rows; ++r) {
+    const int64_t at = a.begin(r);
     double dot = 0;
     for (int64_t k = 0; k < a.n; ++k) dot += wide(dy[at + k * a.inner]) * wide(y[at + k * a.inner]);
     for (int64_t k = 0; k < a.n; ++k) {
@@ -137,16 +122,13 @@ template <class T, class F> void each(const Context &c, const SoftmaxGradRows &a
   }
 }
 
-// The gradient of the mask: of all scores that it was added to. On one thread: masks are seldom learned.
-template <class T> void mask_gradient(const Context &c, const SoftmaxGradRows &a) {
+// The gradient of the mask: of all scores that it was added to. Without a mask 0: those of a row add up to nothing.
+template <class T> void mask_gradient_reference(const Context &c, const SoftmaxGradRows &a) {
   T *out = c.output(1).data<T>();
-  auto x = c.input(0).shape(), m = c.output(1).shape();
-  int64_t stride[OPGRAFT_MAX_RANK] = {}, step = 1;
-  for (size_t k = 0; k < m.size(); ++k) {
-    const int64_t n = m[m.size() - 1 - k];
-    stride[x.size() - 1 - k] = n == 1 ? 0 : step;
-    step *= n;
-  }
+  if (c.inputs() < 3) return void(*out = T(0.0f));
+  auto x = c.input(0).shape();
+  int64_t stride[OPGRAFT_MAX_RANK];
+  mask_strides(x, c.output(1).shape(), stride);
   std::vector<double> sum(size_t(c.output(1).size()));
   each<T>(c, a, [&](int64_t i, double v) {
     int64_t at = 0;
@@ -161,15 +143,14 @@ void Kernel(Context &c) {
   if (c.outputs() == 2)  // before dx, which may lie in dy
     dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) { mask_gradient<decltype(zero)>(c, a); });
   const auto rows = GradRows_simd(c.input(0).dtype());
-  const int64_t grain = std::max<int64_t>(a.inner == 1 ? 1 : 16, 32768 / std::max<int64_t>(a.n, 1));
-  c.parallel_for(row_count(c, a), grain, [&](int64_t begin, int64_t end) { rows(a, begin, end); });
+  c.parallel_for(a.rows, a.grain(32768), [&](int64_t begin, int64_t end) { rows(a, begin, end); });
 }
 
 void Reference(Context &c) {
   const SoftmaxGradRows a = rows_of(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    if (c.outputs() == 2) mask_gradient<T>(c, a);
+    if (c.outputs() == 2) mask_gradient_reference<T>(c, a);
     T *dx = c.output(0).data<T>();
     each<T>(c, a, [&](int64_t i, double v) { dx[i] = T(float(v * double(a.scale))); });
   });
@@ -180,6 +161,6 @@ void Reference(Context &c) {
 
 using namespace opgraft;
 OPGRAFT_OP(SoftmaxBackward, .inputs = 2, .infer = Infer, .kernel = Kernel, .reference = Reference)
-OPGRAFT_OP(ScaledMaskedSoftmaxGrad, .inputs = 3, .outputs = 2, .infer = InferScaled, .kernel = Kernel,
+OPGRAFT_OP(ScaledMaskedSoftmaxGrad, .inputs = -1, .outputs = 2, .infer = InferScaled, .kernel = Kernel,
            .reference = Reference)
 #endif
