@@ -1,5 +1,6 @@
 """What the tests beside it share: operators compiled from sources, and how results are compared."""
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -71,6 +72,15 @@ def optimize(*args, rc=0):
     )
     assert done.returncode == rc, done.stderr
     return done.stderr
+
+
+def cases(folder):
+    """The case table of a folder under aot_ops."""
+    file = HERE.parents[1] / "aot_ops" / folder / "cases.py"
+    spec = importlib.util.spec_from_file_location(f"cases_of_{folder}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def close(got, want, rtol=1e-5):

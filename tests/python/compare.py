@@ -1,11 +1,35 @@
-"""Float32 results against what they should be, within a bound that the caller derives."""
+"""What tests of operators and patterns share: inputs, a Cell of a function, what becomes of it, and float32 results
+against what they should be, within a bound that the caller derives."""
 
 import numpy as np
+from opgraft import nn, rewrite
 
 U = 2.0**-24  # of one rounding to float32, relative
 SILU = 7  # roundings of SiLU as in aot_ops/elementwise/cases.py: exp 2 ulp, a sum, a quotient
 TANH = 6
 SLOPE = 1.13  # the steepest of SiLU and GELU: what an error before them grows by at most
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class Net(nn.Cell):
+    def __init__(self, write):
+        super().__init__()
+        self.write = write
+
+    def construct(self, *x):
+        return self.write(*x)
+
+
+def graft(write, *given, prove=True):
+    """(names of the operators swapped in, the results before, and after)"""
+    before, after = Net(write), Net(write)
+    report = rewrite.substitute(after, prove=tuple(given) if prove else None)
+    results = [net(*given) for net in (before, after)]
+    results = [[t.asnumpy() for t in (r if isinstance(r, tuple) else (r,))] for r in results]
+    return [s["op"].split("@")[0] for s in report.swapped], *results
 
 
 def close(got, want, roundings, scale=0.0):

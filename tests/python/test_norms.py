@@ -4,36 +4,14 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from compare import U, close
-from opgraft import _core, nn, ops, rewrite
+from compare import U, close, graft, normal
+from opgraft import _core, ops
 
 N = 24
 # A mean of squares (n additions, n products; its root halves that), eps, root, quotient, two products; of both sides.
 RMS = 2 * (N // 2 + 6)
 # Means of n numbers, twice; difference, root, quotient, product, sum; of both sides.
 LAYER = 2 * (2 * N + 8)
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-class Net(nn.Cell):
-    def __init__(self, write):
-        super().__init__()
-        self.write = write
-
-    def construct(self, *x):
-        return self.write(*x)
-
-
-def graft(write, *given, prove=True):
-    """(names of the operators swapped in, the results before, and after)"""
-    before, after = Net(write), Net(write)
-    report = rewrite.substitute(after, prove=tuple(given) if prove else None)
-    results = [net(*given) for net in (before, after)]
-    results = [[t.asnumpy() for t in (r if isinstance(r, tuple) else (r,))] for r in results]
-    return [s["op"].split("@")[0] for s in report.swapped], *results
 
 
 SQUARES = {"Mul": lambda x: x * x, "Square": ops.square, "Pow": lambda x: ops.pow(x, 2.0)}
@@ -120,6 +98,10 @@ def test_a_residual_is_taken_in():
         s = x + r
         return ops.layer_norm(s, (N,), g, b), s
 
+    def add_ext(x, r, g, b):
+        s = x + r
+        return ops.primitive("LayerNormExt", s, g, b, normalized_shape=[N], eps=1e-5)[0], s
+
     def only_the_norm(x, r, g):
         return rms(x + r) * g
 
@@ -128,6 +110,7 @@ def test_a_residual_is_taken_in():
         (add_primitive, (x, residual, gamma), "FusedAddRmsNorm", RMS),
         (only_the_norm, (x, residual, gamma), "FusedAddRmsNorm", RMS),
         (add_layer, (x, residual, gamma, beta), "AddLayerNorm", LAYER),
+        (add_ext, (x, residual, gamma, beta), "AddLayerNorm", LAYER),
     ]:
         names, before, after = graft(write, *given)
         assert names == [name]
@@ -139,6 +122,11 @@ def test_a_residual_is_taken_in():
 def exp_softmax(x):
     e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))
     return e / ops.reduce_sum(e, -1, True)
+
+
+def exp_sum_ext(x):
+    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))
+    return e / ops.primitive("SumExt", e, axis=[-1], keep_dims=True)  # as mint.sum is exported
 
 
 SCORES = normal(2, 3, 5, N) * 4
@@ -170,7 +158,7 @@ def exp_inverse(x):
     return e * ops.reciprocal(ops.reduce_sum(e, -1, True))
 
 
-@pytest.mark.parametrize("write", [exp_softmax, exp_inverse])
+@pytest.mark.parametrize("write", [exp_softmax, exp_inverse, exp_sum_ext])
 def test_softmax_by_exp(write):
     names, before, after = graft(write, SCORES)
     assert names == ["ScaledMaskedSoftmax"]
@@ -227,6 +215,42 @@ def test_statistics_that_are_used_stay():
     names, before, after = graft(write, SQUARE, normal(N, seed=1))
     assert names == []
     np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_layer_norm_ext_over_two_dimensions_stays():
+    def write(x, r, g):
+        s = x + r
+        return ops.primitive("LayerNormExt", s, g, g, normalized_shape=[5, N], eps=1e-5)[0], s
+
+    names, before, after = graft(write, normal(3, 5, N), normal(3, 5, N, seed=1), normal(5, N, seed=2), prove=False)
+    assert names == []
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+def test_the_exponential_of_softmax_over_its_range():
+    """Of scores 0 and x: e^x, good to 1.75 roundings and |x| / 15, over 1 + e^x with as much of its part below a half;
+    a sum, a quotient, a product."""
+    x = np.linspace(-87.3, -0.01, 20011).astype(np.float32)
+    got = _core.run_op(_core.resolve("Softmax"), [np.stack([0 * x, x], -1)], {})[0][:, 1]
+    wide = np.exp(x.astype(np.float64))
+    close(got, wide / (1 + wide), 1.5 * (1.75 - x / 15) + 3)
+
+
+@pytest.mark.parametrize("shape,mask,axis", [
+    ((2, 3, 64, 130), (64, 130), -1), ((2, 3, 64, 130), (130,), -1), ((2, 3, 64, 130), (2, 1, 1, 1), -1),
+    ((2, 3, 64, 130), (1,), 1), ((40, 1000), (40, 1), 0), ((40, 1000), (40, 1000), 0),
+])  # fmt: skip
+def test_the_gradient_of_a_mask_has_the_same_bits_on_any_number_of_threads(shape, mask, axis):
+    given = [normal(*shape), np.abs(normal(*shape, seed=1)), np.zeros(mask, np.float32)]
+    found = []
+    try:
+        for threads in (1, 2, 3, 5):
+            _core.set_threads(threads)
+            found.append(_core.run_op(_core.resolve("ScaledMaskedSoftmaxGrad"), given, {"axis": axis})[1])
+    finally:
+        _core.set_threads(0)
+    for other in found[1:]:
+        np.testing.assert_array_equal(found[0].view(np.int32), other.view(np.int32))
 
 
 def test_a_mask_that_is_larger_than_the_scores():
