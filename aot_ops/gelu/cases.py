@@ -1,4 +1,4 @@
-"""Cases of FusedGeLU; the format is that of swiglu/cases.py."""
+"""Cases of FusedGeLU and GeluExt; the format is that of swiglu/cases.py."""
 
 from math import erf
 
@@ -11,7 +11,7 @@ def gelu(x, approximate="none"):
     return 0.5 * x * (1.0 + np.vectorize(erf, otypes=[float])(x / np.sqrt(2.0)))
 
 
-REFERENCE = {"FusedGeLU": gelu}
+REFERENCE = {"FusedGeLU": gelu, "GeluExt": gelu}
 # exp is good to 2 ulp, 4 roundings; the sum, the quotient, the product and the twin round: 8. Halves round
 # once each.
 TOLERANCE = {"float32": 8 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.01 * 2.0**-8}
@@ -24,12 +24,13 @@ def bound(u, x, approximate="none"):
     return (2.1e-7 if approximate == "none" else 2.0**-24) * np.abs(x)
 
 
-BOUND = {"FusedGeLU": bound}
+BOUND = {"FusedGeLU": bound, "GeluExt": bound}
 SHAPES = [(64,), (3, 7), (1,), (33,), (0, 5), (), (2, 3, 17), (4, 3072)]
 
 CASES = (
     [
-        {"op": "FusedGeLU", "inputs": [(t, s)], "attrs": {"approximate": a}, "rtol": tol, "atol": SMALLEST}
+        {"op": op, "inputs": [(t, s)], "attrs": {"approximate": a}, "rtol": tol, "atol": SMALLEST}
+        for op in REFERENCE
         for t, tol in TOLERANCE.items()
         for s in SHAPES
         for a in ("none", "tanh")
@@ -57,6 +58,11 @@ CASES = (
 )
 
 REFUSED = [
+    {
+        "op": "GeluExt",
+        "inputs": [("int32", (4,))],
+        "error": "GeluExt: input.dtype must be one of float32, float16, bfloat16, got int32",
+    },
     {
         "op": "FusedGeLU",
         "inputs": [("int32", (4,))],

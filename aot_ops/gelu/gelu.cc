@@ -40,11 +40,14 @@ bool by_tanh(const Arguments &c) {
   return a == "tanh";
 }
 
-void Infer(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+void infer(InferContext &c, const char *x) {
+  c.check_dtype(0, x, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   by_tanh(c);
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
+
+void Infer(InferContext &c) { infer(c, "x"); }
+void InferExt(InferContext &c) { infer(c, "input"); }
 
 void Kernel(Context &c) {
   const bool tanh = by_tanh(c);
@@ -70,4 +73,5 @@ void Reference(Context &c) {
 
 using namespace opgraft;
 OPGRAFT_OP(FusedGeLU, .inputs = 1, .infer = Infer, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(GeluExt, .inputs = 1, .infer = InferExt, .kernel = Kernel, .reference = Reference)
 #endif

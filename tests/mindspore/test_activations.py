@@ -5,7 +5,7 @@ import numpy as np
 import opgraft
 import opgraft.mindspore
 import pytest
-from helpers import close
+from helpers import cases, close
 from mindspore import Tensor, mint, nn, ops
 from opgraft import _core, rewrite
 
@@ -126,6 +126,37 @@ def test_exported_spellings(write, name, tmp_path):
     taken = {s["op"].split("@")[0] for s in report.swapped}
     assert taken == {name} if name else not taken & OURS, f"{report}\n{graph}"
     close(_core.Session(_core.Model(graph)).run([x])[0], want)
+
+
+def gelu_mint(x):
+    return mint.nn.functional.gelu(x)
+
+
+def gelu_mint_tanh(x):
+    return mint.nn.functional.gelu(x, approximate="tanh")
+
+
+@pytest.mark.parametrize("write,approximate", [(gelu_mint, "none"), (gelu_mint_tanh, "tanh")])
+def test_gelu_of_mint(write, approximate, tmp_path):
+    """GeluExt, which MindSpore exports but has no kernel of on CPU; it has one when it is written back."""
+
+    class Net(nn.Cell):
+        def construct(self, x):
+            return write(x)
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    x = normal(5, 16) * 3
+    ms.export(Net(), Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    report = rewrite.substitute(graph, prove=(x,))
+    assert [s["op"].split("@")[0] for s in report.swapped] == ["FusedGeLU"], f"{report}\n{graph}"
+    got = _core.Session(_core.Model(graph)).run([x])[0]
+    want = cases("gelu").gelu(x.astype(np.float64), approximate)
+    # gelu/cases.py: 8 roundings of the result, and 2.1e-7 |x| where 1 + erf cancels.
+    assert (np.abs(got - want) <= 8 * 2.0**-24 * np.abs(want) + 2.1e-7 * np.abs(x)).all()
+    _core.write_mindir(graph, str(tmp_path / "written.mindir"))
+    back = nn.GraphCell(ms.load(str(tmp_path / "written.mindir")))
+    np.testing.assert_array_equal(back(Tensor(x)).asnumpy(), got)
 
 
 def test_swiglu_of_mindspore(tmp_path):

@@ -6,7 +6,8 @@ import opgraft
 import opgraft.mindspore
 import pytest
 from helpers import cases
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Parameter, Tensor, mint, nn, ops
+from opgraft import _core
 
 MODES = pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
 U = 2.0**-24
@@ -229,3 +230,84 @@ def test_exported_models(name, tmp_path):
     for a, b in zip(*(r if isinstance(r, (tuple, list)) else [r] for r in (got, want))):
         a, b = a.asnumpy().astype(np.float64), b.asnumpy().astype(np.float64)
         np.testing.assert_allclose(a, b, rtol=0, atol=(4 * 2.0**-11 if half else 80 * U) * np.abs(b).max())
+
+
+def mint_layer(x, residual, gamma, beta):
+    return mint.nn.functional.layer_norm(x, (24,), gamma, beta, 1e-4)
+
+
+def ops_layer(x, residual, gamma, beta):
+    return ops.layer_norm(x, (24,), gamma, beta, 1e-4)
+
+
+def mint_layer_plain(x, residual, gamma, beta):
+    return mint.nn.functional.layer_norm(x, (24,), eps=1e-4)
+
+
+def mint_layer_of_a_sum(x, residual, gamma, beta):
+    s = mint.add(x, residual)
+    return mint.nn.functional.layer_norm(s, (24,), gamma, beta, 1e-4), s
+
+
+def mint_layer_of_two_dimensions(x, residual, gamma, beta):
+    return mint.nn.functional.layer_norm(x, (5, 24), eps=1e-4)
+
+
+@pytest.mark.parametrize("write,name", [
+    (mint_layer, "FusedLayerNorm"), (ops_layer, "FusedLayerNorm"), (mint_layer_plain, "FusedLayerNorm"),
+    (mint_layer_of_a_sum, "AddLayerNorm"), (mint_layer_of_two_dimensions, None),
+])  # fmt: skip
+def test_layer_norm_of_mint(write, name, tmp_path):
+    """LayerNormExt, which MindSpore exports but has no kernel of on CPU; it has one when it is written back."""
+
+    class Net(nn.Cell):
+        def construct(self, *x):
+            return write(*x)
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    given = [normal(3, 5, 24), normal(3, 5, 24, seed=1), normal(24, seed=2), normal(24, seed=3)]
+    ms.export(Net(), *map(Tensor, given), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    report = opgraft.rewrite.substitute(graph, prove=tuple(given))
+    assert {s["op"].split("@")[0] for s in report.swapped} == ({name} if name else set()), f"{report}\n{graph}"
+    got = _core.Session(_core.Model(graph)).run(given)
+    x, residual, gamma, beta = (a.astype(np.float64) for a in given)
+    if write in (mint_layer_plain, mint_layer_of_two_dimensions):
+        gamma, beta = 1.0, 0.0
+    x = x + residual if name == "AddLayerNorm" else x
+    attrs = {"begin_norm_axis": -1 if name else -2, "epsilon": 1e-4}
+    want, bound = (
+        LAYER.layer_norm(x, gamma, beta, **attrs)[0],
+        LAYER.norm_bounds(x, gamma, beta, U * np.abs(x), **attrs)[0],
+    )
+    assert (np.abs(got[0] - want) <= bound + U * np.abs(want)).all()
+    if name:
+        _core.write_mindir(graph, str(tmp_path / "written.mindir"))
+        back = nn.GraphCell(ms.load(str(tmp_path / "written.mindir")))(*map(Tensor, given))
+        np.testing.assert_array_equal((back[0] if len(got) > 1 else back).asnumpy(), got[0])
+
+
+def mint_softmax(x):
+    e = mint.exp(mint.sub(x, mint.amax(x, -1, True)))
+    return mint.div(e, mint.sum(e, -1, True))
+
+
+def mint_softmax_scaled(x):
+    return mint.softmax(mint.div(x, 8.0), -1)
+
+
+@pytest.mark.parametrize("write,scale", [(mint_softmax, 1.0), (mint_softmax_scaled, 0.125)])
+def test_softmax_of_mint(write, scale, tmp_path):
+    class Net(nn.Cell):
+        def construct(self, x):
+            return write(x)
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    x = normal(3, 5, 24)
+    ms.export(Net(), Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    report = opgraft.rewrite.substitute(graph, prove=(x,))
+    assert [s["op"].split("@")[0] for s in report.swapped] == ["ScaledMaskedSoftmax"], f"{report}\n{graph}"
+    wide = x.astype(np.float64)
+    off = np.abs(_core.Session(_core.Model(graph)).run([x])[0] - SOFTMAX.scaled(wide, scale=scale))
+    assert (off <= SOFTMAX.scaled_bound(U, wide, scale=scale) + U * SOFTMAX.scaled(wide, scale=scale)).all()
