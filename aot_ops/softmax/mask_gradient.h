@@ -24,18 +24,12 @@ template <class T> std::vector<double> row_products(const Context &c, const Soft
   return found;
 }
 
-// x's elements as (element of the mask, those that it was added to): the dimensions of each, x's strides over them.
-struct Broadcast {
-  std::vector<int64_t> kept, kept_stride, summed, summed_stride;
-
-  Broadcast(std::span<const int64_t> x, const int64_t *mask_stride) {
-    int64_t step = 1;
-    for (size_t k = x.size(); k-- > 0; step *= x[k]) {
-      (mask_stride[k] ? kept : summed).push_back(x[k]);
-      (mask_stride[k] ? kept_stride : summed_stride).push_back(step);
-    }
-  }
-  static int64_t place(int64_t i, const std::vector<int64_t> &dims, const std::vector<int64_t> &stride) {
+// Dimensions and x's strides over them, the last first.
+struct Walk {
+  std::vector<int64_t> dims, stride;
+  void add(int64_t dim, int64_t step) { dims.push_back(dim), stride.push_back(step); }
+  // Where the i-th element lies.
+  int64_t operator[](int64_t i) const {
     int64_t at = 0;
     for (size_t k = 0; k < dims.size(); i /= dims[k++]) at += i % dims[k] * stride[k];
     return at;
@@ -51,31 +45,46 @@ template <class T> void mask_gradient(const Context &c, const SoftmaxAxis &a) {
   const auto x = c.input(0).shape();
   int64_t stride[OPGRAFT_MAX_RANK];
   mask_strides(x, c.output(1).shape(), stride);
-  const Broadcast b(x, stride);
-  const std::vector<double> products = row_products<T>(c, a);
 
-  // Neighbours in memory are neighbours in the mask, kWidth at a time, or all of them go to one element of it.
+  // x in lines along its last dimension. Either they lie along the mask too, and pieces of at most kWidth elements are
+  // added to as many of the mask, or a whole one goes to one element of it. `summed`: the other dimensions in which the
+  // mask is broadcast.
   constexpr int64_t kWidth = 64, kElements = 8192;
   const bool along = stride[x.size() - 1] != 0;
-  const int64_t line = x.back(), width = along ? std::min(kWidth, line) : 1, per_line = (line + width - 1) / width;
-  const int64_t tiles = along ? size / line * per_line : size, sums = c.input(0).size() / size;
-  // Of a small mask the sums are cut, too.
+  const int64_t line = x.back(), width = along ? std::min(kWidth, line) : line;
+  Walk of_mask, summed;
+  int64_t step = 1;
+  for (size_t k = x.size(); k-- > 0; step *= x[k]) {
+    if (stride[k]) of_mask.add(x[k], step);
+    else if (k + 1 < x.size()) summed.add(x[k], step);
+  }
+  const int64_t pieces = along ? (line + width - 1) / width : 1, tiles = along ? size / line * pieces : size;
+  const int64_t sums = c.input(0).size() / size / (along ? 1 : line);
+  // Long sums are cut into blocks.
   const int64_t block = std::max<int64_t>(1, kElements / width),
                 blocks = std::min<int64_t>(32, (sums + block - 1) / block);
+
+  const std::vector<double> products = row_products<T>(c, a);
   std::vector<double> partial(size_t(blocks * size));
-  const int64_t each = std::max<int64_t>(1, sums / blocks * width);
+  const int64_t each = std::max<int64_t>(1, sums / blocks * width), next = a.inner == 1 ? 0 : 1;
   c.parallel_for(tiles * blocks, std::max<int64_t>(1, kElements / each), [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
-      const int64_t t = task % tiles, k = task / tiles, from = along ? t / per_line * line + t % per_line * width : t;
-      const int64_t n = along ? std::min(width, line - t % per_line * width) : 1;
-      const int64_t base = Broadcast::place(from, b.kept, b.kept_stride);
+      const int64_t k = task / tiles, t = task % tiles, skip = t % pieces * width;
+      const int64_t from = along ? t / pieces * line + skip : t, n = std::min(width, line - skip), base = of_mask[from];
       double *to = partial.data() + k * size + from;
       for (int64_t s = sums * k / blocks; s < sums * (k + 1) / blocks; ++s) {
-        const int64_t at = base + Broadcast::place(s, b.summed, b.summed_stride);
+        const int64_t at = base + summed[s];
         const double *product = products.data() + at / (a.n * a.inner) * a.inner + at % a.inner;
-        const int64_t next = a.inner == 1 ? 0 : 1;
-        for (int64_t i = 0; i < n; ++i)
-          to[i] += double(float(y[at + i])) * (double(float(dy[at + i])) - product[i * next]);
+        auto score = [&](int64_t i) {
+          return double(float(y[at + i])) * (double(float(dy[at + i])) - product[i * next]);
+        };
+        if (along) {
+          for (int64_t i = 0; i < n; ++i) to[i] += score(i);
+        } else {
+          double sum = 0;
+          for (int64_t i = 0; i < n; ++i) sum += score(i);
+          *to += sum;
+        }
       }
     }
   });
