@@ -40,7 +40,7 @@ class Effort:
 
 FULL, QUICK = Effort(10, 0.03, 1.0, 8.0, 2.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
 INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
-# What holds the programs to less than the machine has; ONNX Runtime and OpenVINO know no such thing. NumPy's names are
+# What holds the programs to less than the machine has; ONNX Runtime knows no such thing. NumPy's names are
 # those of the pinned version.
 SIMD = {
     "best": {},
@@ -48,11 +48,13 @@ SIMD = {
         "OPGRAFT_SIMD": "AVX2",
         "ATEN_CPU_CAPABILITY": "avx2",
         "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+        "ONEDNN_MAX_CPU_ISA": "AVX2",  # OpenVINO and torch
         "OPENBLAS_CORETYPE": "Haswell",
         "NPY_DISABLE_CPU_FEATURES": "X86_V4 AVX512_ICL AVX512_SPR",
     },
     "SSE4": {
         "OPGRAFT_SIMD": "SSE4",
+        "ONEDNN_MAX_CPU_ISA": "SSE41",
         "ATEN_CPU_CAPABILITY": "default",
         "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
         "OPENBLAS_CORETYPE": "Nehalem",
@@ -182,9 +184,7 @@ def main():
     )
     parser.add_argument("--peers", nargs="+", choices=PEERS, metavar="PEER", help=f"of {', '.join(PEERS)}")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each peer (default 2)")
-    parser.add_argument(
-        "--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime and OpenVINO, which cannot be"
-    )
+    parser.add_argument("--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime, which cannot be")
     parser.add_argument(
         "--rounds", type=int, help=f"turns of every peer in a row (default {FULL.rounds}, --quick {QUICK.rounds})"
     )
