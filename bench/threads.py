@@ -22,6 +22,7 @@ import timing
 from opgraft import _core
 
 LIMIT = 1.10
+LEARNING = 20e-3  # seconds
 SHARED = 10e-6  # seconds: a shorter call is not shared between threads, and is mostly Python
 SIZES = [2**k for k in range(8, 24, 1)]  # elements of the first input
 
@@ -76,7 +77,13 @@ def neighbour(wanted):
 
 
 def measure(call, rounds, seconds):
-    """Seconds of a call with one and with two threads: medians of turns."""
+    """Seconds of a call with one and with two threads: medians of turns. The pool is first given some calls in which it
+    finds out whether sharing this loop is worth its cost here; that may take 100 us a call where a thread wakes slowly.
+    """
+    _core.set_threads(2)
+    end = time.perf_counter() + LEARNING
+    while time.perf_counter() < end:
+        call()
     found = timing.interleaved({1: call, 2: call}, rounds, seconds, before=_core.set_threads)
     return statistics.median(found[1]), statistics.median(found[2])
 
