@@ -130,8 +130,8 @@ def sweep(calls, rounds, seconds, limit):
     """(operator, what, seconds with one thread, with two) of each call."""
     for name, what, call in calls:
         one, two = measure(call, rounds, seconds)
-        if two > limit * one:  # noise? once more, longer
-            one, two = measure(call, 3 * rounds, seconds)
+        if two > limit * one:  # noise, or a pool that tries whether sharing pays? once more, longer
+            one, two = measure(call, 2 * rounds, 10 * seconds)
         yield name, what, one, two
 
 
