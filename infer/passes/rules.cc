@@ -70,17 +70,20 @@ std::vector<Rule> rules_of(const Registry &registry) {
   }
   auto spells = [&](const std::string &op) { return called.count(op) && grafts.count(op) && !fusing.count(op); };
   // After the rules that make what it is written in. A few rounds: operators may be written in each other.
-  std::map<std::string, size_t> made;  // by operator: the level that its own rules end at, but for those on top of it
+  // By operator: the level that its own rules end at, without those on top of it and with them. A layer takes its
+  // activation before another operator takes the layer.
+  std::map<std::string, size_t> made, grown;
   for (int round = 0; round < 4; ++round)
     for (auto &s : all) {
       if (spells(s.op)) continue;
       s.level = 1;
       bool itself = false;
       for (auto &c : s.calls) {
-        if (grafts.count(c) && !spells(c)) s.level += std::max<size_t>(made[c], 1);
+        if (grafts.count(c) && !spells(c)) s.level += std::max<size_t>((c == s.op ? made : grown)[c], 1);
         itself = itself || c == s.op;
       }
       if (!itself) made[s.op] = std::max(made[s.op], s.level);
+      grown[s.op] = std::max(grown[s.op], s.level);
     }
   std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) {
     return std::tuple(a.level, !a.sparse, b.size) < std::tuple(b.level, !b.sparse, a.size);
