@@ -10,7 +10,7 @@ def layer_norm(x, gamma=1.0, beta=0.0, begin_norm_axis=-1, begin_params_axis=-1,
     return (x - mean) / np.sqrt(variance + epsilon) * gamma + beta, mean, variance
 
 
-def add_layer_norm(x, residual, gamma, beta, epsilon=1e-5):
+def add_layer_norm(x, residual, gamma=1.0, beta=0.0, epsilon=1e-5):
     return layer_norm(x + residual, gamma, beta, epsilon=epsilon)[0], x + residual
 
 
@@ -47,6 +47,7 @@ REFERENCE = {
     "LayerNormExt": layer_norm_ext,
     "LayerNormGrad": lambda *inputs, **attrs: given(*inputs, **attrs)[0],
     "FusedLayerNormGrad": gradient,
+    "AddLayerNormGrad": lambda dy, s, dsum, gamma=1.0, **attrs: gradient(dy, s, gamma, dsum, **attrs),
     "LayerNorm": layer_norm,
     "FusedLayerNorm": lambda *inputs, **attrs: layer_norm(*inputs, **attrs)[0],
     "AddLayerNorm": add_layer_norm,
@@ -81,7 +82,7 @@ def ext_bounds(u, x, weight=1.0, bias=0.0, normalized_shape=(), eps=1e-5):
     return [y, mean, variance / 2 * rstd**3 + 2.0**-24 * rstd]
 
 
-def add_bounds(u, x, residual, gamma, beta, epsilon=1e-5):
+def add_bounds(u, x, residual, gamma=1.0, beta=0.0, epsilon=1e-5):
     """The op normalises the sum as it is stored, rounded to the type; REFERENCE does not round it."""
     s = x + residual
     return [norm_bounds(s, gamma, beta, u * np.abs(s), epsilon=epsilon)[0], u * np.abs(s)]
@@ -109,6 +110,7 @@ BOUND = {
     "LayerNormExt": ext_bounds,
     "LayerNormGrad": given_bounds,
     "FusedLayerNormGrad": gradient_bounds,
+    "AddLayerNormGrad": lambda u, dy, s, dsum, gamma=1.0, **attrs: gradient_bounds(u, dy, s, gamma, dsum, **attrs),
     "LayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs),
     "FusedLayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs)[0],
     "AddLayerNorm": add_bounds,
@@ -129,7 +131,7 @@ def case(op, dtype, shapes, **attrs):
 CASES = (
     [case("LayerNorm", t, [s, s[-1:], s[-1:]]) for t in TOLERANCE for s in SHAPES]
     + [case("FusedLayerNorm", t, [s, s[-1:], s[-1:]], epsilon=1e-6) for t in TOLERANCE for s in SHAPES]
-    + [case("AddLayerNorm", t, [s, s, s[-1:], s[-1:]]) for t in TOLERANCE for s in SHAPES]
+    + [case("AddLayerNorm", t, [s, s, s[-1:], s[-1:]][:k]) for t in TOLERANCE for s in SHAPES for k in (2, 3, 4)]
     + [case("FusedLayerNorm", t, [s, s[-1:]][:k], epsilon=1e-6) for t in TOLERANCE for s in SHAPES for k in (1, 2)]
     + [
         c
@@ -181,12 +183,18 @@ CASES += (
         with_statistics("float16", (2, 3, 4, 10), (4, 10), begin_norm_axis=-3, begin_params_axis=-2),
     ]
     + [case("FusedLayerNormGrad", t, [s, s, s[-1:]]) for t in TOLERANCE for s in SHAPES + ROWS]
-    + [case("FusedLayerNormGrad", t, [s, s, s[-1:], s], epsilon=1e-3) for t in TOLERANCE for s in SHAPES]
+    + [case("AddLayerNormGrad", t, [s, s, s, s[-1:]], epsilon=1e-3) for t in TOLERANCE for s in SHAPES + ROWS]
+    + [case("AddLayerNormGrad", t, [s, s, s]) for t in TOLERANCE for s in SHAPES]
     + [case("FusedLayerNormGrad", t, [s, s]) for t in TOLERANCE for s in SHAPES]
     + [case("FusedLayerNormGrad", "bfloat16", [(5, 70), (5, 70), ("float32", (70,))])]
 )
 
 REFUSED = [
+    {
+        "op": "AddLayerNormGrad",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4, 1))],
+        "error": r"AddLayerNormGrad: dsum.shape must equal dy.shape \(4, 8\), got \(4, 1\)",
+    },
     {
         "op": "LayerNormExt",
         "inputs": [("float32", (4, 8))],

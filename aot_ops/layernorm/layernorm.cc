@@ -47,7 +47,7 @@ template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, i
   }
 }
 
-template <class T> void Rows(const LayerNormRows &g, int64_t begin, int64_t end) {
+template <class T> void LayerNormalise(const LayerNormRows &g, int64_t begin, int64_t end) {
   g.wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
 }
 
@@ -56,7 +56,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD_FLOATS(Rows)
+OPGRAFT_SIMD_FLOATS(LayerNormalise)
 
 namespace {
 
@@ -94,6 +94,7 @@ void InferFused(InferContext &c) {
 }
 
 void InferAdd(InferContext &c) {
+  c.check_inputs(2, 4);
   check_x(c);
   c.check_same_dtype(1, "residual", 0, "x");
   c.check_same_shape(1, "residual", 0, "x");
@@ -149,7 +150,7 @@ void no_elements(const Context &c, const LayerNormRows &g) {
 template <Form form> void Kernel(Context &c) {
   const LayerNormRows g = rows_of<form>(c);
   no_elements(c, g);
-  const auto kernel = Rows_simd(c.input(0).dtype());
+  const auto kernel = LayerNormalise_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });
 }
 
@@ -185,6 +186,6 @@ using namespace opgraft;
   OPGRAFT_OP(Name, .inputs = in, .outputs = out, .infer = Infer, .kernel = Kernel<form>, .reference = Reference<form>)
 OPGRAFT_LAYER_NORM(LayerNorm, 3, 3, Infer, kLayerNorm)
 OPGRAFT_LAYER_NORM(FusedLayerNorm, -1, 1, InferFused, kFused)
-OPGRAFT_LAYER_NORM(AddLayerNorm, 4, 2, InferAdd, kAdd)
+OPGRAFT_LAYER_NORM(AddLayerNorm, -1, 2, InferAdd, kAdd)
 OPGRAFT_LAYER_NORM(LayerNormExt, -1, 3, InferExt, kExt)
 #endif

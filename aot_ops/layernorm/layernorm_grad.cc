@@ -1,4 +1,5 @@
-// Gradients of LayerNorm: LayerNormGrad of the statistics that LayerNorm gave, FusedLayerNormGrad of x alone.
+// Gradients of LayerNorm: LayerNormGrad of the statistics that LayerNorm gave, FusedLayerNormGrad of x alone,
+// AddLayerNormGrad of a sum.
 #include "opgraft/op.h"
 
 #include "layernorm.h"
@@ -25,6 +26,9 @@ OPGRAFT_SIMD_FLOATS(LayerNormGrad)
 
 namespace {
 
+enum Form { kGiven, kFused, kAdd };  // of given statistics; of x alone; of a sum, whose own gradient is added
+constexpr int gamma_at(Form form) { return form == kGiven ? 4 : form == kFused ? 2 : 3; }
+
 void check(InferContext &c, const char *first, const char *second) {
   c.check_dtype(0, first, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check(c.input(0).rank() > 0, std::string(first) + " must have at least 1 dimension, got shape ()");
@@ -46,48 +50,49 @@ void Infer(InferContext &c) {
   for (int k = 0; k < 2; ++k) c.output(c.input(4).dtype(), c.input(4).shape());
 }
 
-// dy, x, gamma, dsum
-void InferFused(InferContext &c) {
-  c.check_inputs(2, 4);
-  check(c, "dy", "x");
-  if (c.inputs() > 2) check_params(c, 2, "gamma", "dy", true, 1);
-  if (c.inputs() > 3) {
-    c.check_same_dtype(3, "dsum", 0, "dy");
-    c.check_same_shape(3, "dsum", 0, "dy");
+// dy, x, gamma; or dy, sum, dsum, gamma
+template <Form form> void InferFused(InferContext &c) {
+  constexpr int gamma = gamma_at(form);
+  c.check_inputs(gamma, gamma + 1);
+  check(c, "dy", form == kAdd ? "sum" : "x");
+  if (form == kAdd) {
+    c.check_same_dtype(2, "dsum", 0, "dy");
+    c.check_same_shape(2, "dsum", 0, "dy");
   }
-  const bool given = c.inputs() > 2;
-  for (int k = 0; k < 2; ++k) c.output(c.input(given ? 2 : 0).dtype(), c.input(0).shape().last(1));
+  const bool given = c.inputs() > gamma;
+  if (given) check_params(c, gamma, "gamma", "dy", true, 1);
+  for (int k = 0; k < 2; ++k) c.output(c.input(given ? gamma : 0).dtype(), c.input(0).shape().last(1));
 }
 
 // What Infer says of the parameters, as numbers: how many dimensions of x a row has, and gamma.
-template <bool kFused> int row_rank(const Arguments &c) { return kFused ? 1 : c.input(0).rank() - norm_axes(c).norm; }
+template <Form form> int row_rank(const Arguments &c) {
+  return form != kGiven ? 1 : c.input(0).rank() - norm_axes(c).norm;
+}
 
-template <bool kFused> NormGradRows rows_of(const Context &c) {
+template <Form form> NormGradRows rows_of(const Context &c) {
   NormGradRows a{};
-  a.dy = c.input(kFused ? 0 : 1).raw();
-  a.x = c.input(kFused ? 1 : 0).raw();
-  constexpr int gamma = kFused ? 2 : 4;
+  a.dy = c.input(form == kGiven ? 1 : 0).raw();
+  a.x = c.input(form == kGiven ? 0 : 1).raw();
+  constexpr int gamma = gamma_at(form);
   if (c.inputs() > gamma) a.gamma = c.input(gamma).raw();
-  if (kFused && c.inputs() > 3) a.more = c.input(3).raw();
-  if (!kFused) a.variance = c.input(2).data<float>(), a.mean = c.input(3).data<float>();
+  if (form == kAdd) a.more = c.input(2).raw();
+  if (form == kGiven) a.variance = c.input(2).data<float>(), a.mean = c.input(3).data<float>();
   a.dx = c.output(0).raw();
-  a.n = element_count(c.input(0).shape().last(size_t(row_rank<kFused>(c))));
+  a.n = element_count(c.input(0).shape().last(size_t(row_rank<form>(c))));
   a.params = c.output(1).size();
   a.rows = row_count(c, a.n);
-  a.epsilon = c.attr_float("epsilon", kFused ? 1e-5 : 1e-7);
+  a.epsilon = c.attr_float("epsilon", form == kGiven ? 1e-7 : 1e-5);
   a.wide = wide_params(c, gamma);
   return a;
 }
 
-template <bool kFused> void Kernel(Context &c) {
-  norm_grad(c, rows_of<kFused>(c), LayerNormGrad_simd(c.input(0).dtype()));
-}
+template <Form form> void Kernel(Context &c) { norm_grad(c, rows_of<form>(c), LayerNormGrad_simd(c.input(0).dtype())); }
 
-template <bool kFused> void Reference(Context &c) { norm_grad_reference(c, rows_of<kFused>(c), true); }
+template <Form form> void Reference(Context &c) { norm_grad_reference(c, rows_of<form>(c), true); }
 
-template <bool kFused> uint64_t Workspace(InferContext &c) {
-  constexpr int gamma = kFused ? 2 : 4;
-  const int64_t n = element_count(c.input(0).shape().last(size_t(row_rank<kFused>(c))));
+template <Form form> uint64_t Workspace(InferContext &c) {
+  constexpr int gamma = gamma_at(form);
+  const int64_t n = element_count(c.input(0).shape().last(size_t(row_rank<form>(c))));
   return norm_grad_workspace(c.input(0).size(), n, c.inputs() > gamma ? c.input(gamma).size() : n, 2);
 }
 
@@ -95,8 +100,10 @@ template <bool kFused> uint64_t Workspace(InferContext &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(LayerNormGrad, .inputs = 5, .outputs = 3, .infer = Infer, .kernel = Kernel<false>,
-           .reference = Reference<false>, .workspace = Workspace<false>)
-OPGRAFT_OP(FusedLayerNormGrad, .inputs = -1, .outputs = 3, .infer = InferFused, .kernel = Kernel<true>,
-           .reference = Reference<true>, .workspace = Workspace<true>)
+#define OPGRAFT_LAYER_NORM_GRAD(Name, in, Infer, form)                                                               \
+  OPGRAFT_OP(Name, .inputs = in, .outputs = 3, .infer = Infer, .kernel = Kernel<form>, .reference = Reference<form>, \
+             .workspace = Workspace<form>)
+OPGRAFT_LAYER_NORM_GRAD(LayerNormGrad, 5, Infer, kGiven)
+OPGRAFT_LAYER_NORM_GRAD(FusedLayerNormGrad, -1, InferFused<kFused>, kFused)
+OPGRAFT_LAYER_NORM_GRAD(AddLayerNormGrad, -1, InferFused<kAdd>, kAdd)
 #endif

@@ -42,7 +42,7 @@ template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int
   }
 }
 
-template <class T> void Rows(const RmsNormRows &g, int64_t begin, int64_t end) {
+template <class T> void RmsNormalise(const RmsNormRows &g, int64_t begin, int64_t end) {
   g.wide ? RowsOf<T, float>(g, begin, end) : RowsOf<T, T>(g, begin, end);
 }
 
@@ -51,7 +51,7 @@ HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 namespace opgraft {
-OPGRAFT_SIMD_FLOATS(Rows)
+OPGRAFT_SIMD_FLOATS(RmsNormalise)
 
 namespace {
 
@@ -88,6 +88,7 @@ void InferFused(InferContext &c) {
 }
 
 void InferFusedAdd(InferContext &c) {
+  c.check_inputs(2, 3);
   check(c, {"x", "residual", "gamma"}, true, true);
   c.output(c.input(0).dtype(), c.input(0).shape());
   c.output(c.input(0).dtype(), c.input(0).shape());
@@ -110,7 +111,7 @@ template <bool kAdd, int kRstd> RmsNormRows rows_of(const Context &c) {
 template <bool kAdd, int kRstd> void Kernel(Context &c) {
   const RmsNormRows g = rows_of<kAdd, kRstd>(c);
   if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
-  const auto kernel = Rows_simd(c.input(0).dtype());
+  const auto kernel = RmsNormalise_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });
 }
 
@@ -141,6 +142,6 @@ OPGRAFT_OP(AddRmsNorm, .inputs = 3, .outputs = 3, .infer = InferAdd, .kernel = K
            .reference = Reference<true, 1>)
 OPGRAFT_OP(FusedRmsNorm, .inputs = -1, .infer = InferFused, .kernel = Kernel<false, 0>,
            .reference = Reference<false, 0>)
-OPGRAFT_OP(FusedAddRmsNorm, .inputs = 3, .outputs = 2, .infer = InferFusedAdd, .kernel = Kernel<true, 0>,
+OPGRAFT_OP(FusedAddRmsNorm, .inputs = -1, .outputs = 2, .infer = InferFusedAdd, .kernel = Kernel<true, 0>,
            .reference = Reference<true, 0>)
 #endif

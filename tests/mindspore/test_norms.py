@@ -77,6 +77,12 @@ BOUNDS = {
     "LayerNorm": lambda w, x, g, b: LAYER.gradient_bounds(U, w[0], x, g),
     "FusedLayerNorm": lambda w, x, g, b: LAYER.gradient_bounds(U, w[0], x, g),
     "AddLayerNorm": lambda w, x, r, g, b: rounded_sum(LAYER.gradient_bounds(U, w[0], x + r, g, w[1])),
+    "AddLayerNorm without parameters": lambda w, x, r: rounded_sum(
+        LAYER.gradient_bounds(U, w[0], x + r, dsum=w[1])[:1]
+    ),
+    "FusedAddRmsNorm without gamma": lambda w, x, r: rounded_sum(
+        RMS.gradient_bounds(U, w[0], x + r, None, w[1], 1e-5)[:1]
+    ),
     "RmsNorm": lambda w, x, g: RMS.gradient_bounds(U, w[0], x, g, epsilon=1e-5),
     "AddRmsNorm": lambda w, x, r, g: rounded_sum(RMS.gradient_bounds(U, w[0], x + r, g, w[2], 1e-5)),
     "FusedRmsNorm": lambda w, x, g: RMS.gradient_bounds(U, w[0], x, g, epsilon=1e-5),
@@ -89,12 +95,18 @@ BOUNDS = {
 GRADIENTS = {
     "LayerNorm": (layer, [X, G, G], {"epsilon": 1e-5}),
     "FusedLayerNorm": (layer, [X, G, G], {"epsilon": 1e-5}),
-    "AddLayerNorm": (lambda x, r, g, b: (layer(x + r, g, b), x + r), [X, X, G, G], {"epsilon": 1e-5}),
+    "AddLayerNorm": (lambda x, r, g, b: (layer(x + r, g, b), x + r), [X, X, G, G], {"epsilon": 1e-5, "n_inputs": 4}),
+    "AddLayerNorm without parameters": (
+        lambda x, r: (layer(x + r, 1, 0), x + r),
+        [X, X],
+        {"epsilon": 1e-5, "n_inputs": 2},
+    ),
     "RmsNorm": (rms, [X, G], {"epsilon": 1e-5}),
     "AddRmsNorm": (lambda x, r, g: (rms(x + r, g), 0, x + r), [X, X, G], {"epsilon": 1e-5}),
     "FusedRmsNorm": (rms, [X, G], {"epsilon": 1e-5, "n_inputs": 2}),
     "FusedRmsNorm of x": (lambda x: rms(x, 1), [X], {"epsilon": 1e-5, "n_inputs": 1}),
-    "FusedAddRmsNorm": (lambda x, r, g: (rms(x + r, g), x + r), [X, X, G], {"epsilon": 1e-5}),
+    "FusedAddRmsNorm": (lambda x, r, g: (rms(x + r, g), x + r), [X, X, G], {"epsilon": 1e-5, "n_inputs": 3}),
+    "FusedAddRmsNorm without gamma": (lambda x, r: (rms(x + r, 1), x + r), [X, X], {"epsilon": 1e-5, "n_inputs": 2}),
     "Softmax": (softmax, [X], {}),
     "ScaledMaskedSoftmax": (lambda x, m: softmax(x * SCALE + m), [X, G], {"scale": SCALE, "n_inputs": 2}),
     "ScaledMaskedSoftmax without a mask": (lambda x: softmax(x * SCALE), [X], {"scale": SCALE, "n_inputs": 1}),

@@ -4,8 +4,8 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from compare import U, close, graft, normal
-from opgraft import _core, ops
+from compare import Net, U, close, graft, normal
+from opgraft import _core, ops, rewrite
 
 N = 24
 # A mean of squares (n additions, n products; its root halves that), eps, root, quotient, two products; of both sides.
@@ -83,7 +83,7 @@ def test_a_float32_gamma_before_the_cast():
     assert np.abs(after[0].astype(np.float64) - want).max() <= 2.0**-8 * np.abs(want).max()  # two roundings to bfloat16
 
 
-def test_a_residual_is_taken_in():
+def test_a_residual_is_taken_in(tmp_path):
     x, residual, gamma, beta = normal(3, 5, N), normal(3, 5, N, seed=1), normal(N, seed=2), normal(N, seed=3)
 
     def add_rms(x, r, g):
@@ -105,7 +105,32 @@ def test_a_residual_is_taken_in():
     def only_the_norm(x, r, g):
         return rms(x + r) * g
 
+    def plain_rms(x, r):
+        s = x + r
+        return rms(s), s
+
+    def plain_layer(x, r):
+        s = x + r
+        return layer(s), s
+
+    def layer_without_beta(x, r, g):
+        s = x + r
+        return layer(s) * g, s
+
+    def layer_with_both(x, r, g, b):
+        s = x + r
+        return layer(s) * g + b, s
+
+    def layer_by_power(x, r, g, b):
+        s = x + r
+        return layer(s, root=ROOTS["Pow of -0.5"]) * g + b, s
+
     for write, given, name, bound in [
+        (plain_rms, (x, residual), "FusedAddRmsNorm", RMS),
+        (plain_layer, (x, residual), "AddLayerNorm", LAYER),
+        (layer_without_beta, (x, residual, gamma), "AddLayerNorm", LAYER),
+        (layer_with_both, (x, residual, gamma, beta), "AddLayerNorm", LAYER),
+        (layer_by_power, (x, residual, gamma, beta), "AddLayerNorm", LAYER),
         (add_rms, (x, residual, gamma), "FusedAddRmsNorm", RMS),
         (add_primitive, (x, residual, gamma), "FusedAddRmsNorm", RMS),
         (only_the_norm, (x, residual, gamma), "FusedAddRmsNorm", RMS),
@@ -114,6 +139,9 @@ def test_a_residual_is_taken_in():
     ]:
         names, before, after = graft(write, *given)
         assert names == [name]
+        graph = opgraft.load(opgraft.export(Net(write), *map(opgraft.Tensor, given), file_name=str(tmp_path / "net")))
+        rewrite.substitute(graph)
+        assert [n["op"] for n in graph.nodes] == [name], "the parameters too"
         close(after[0], before[0], bound + 2, np.abs(before[0]).max())
         if len(before) > 1:
             np.testing.assert_array_equal(after[1], before[1])
