@@ -30,7 +30,8 @@ usage: ./build.sh [COMMAND]
   test --all     and sanitizers, fuzzers, the demo, the wheel, the performance gate
   bench [--quick] [--no-install]
                  the operators beside their peers, which it installs (NumPy, torch, ONNX Runtime, OpenVINO,
-                 MindSpore; each in a .venv-NAME of its own), threads, the engine; in build/bench/
+                 MindSpore; each in a .venv-NAME of its own), threads, the engine; in build/bench/; under 15 minutes
+                 on a quiet machine, --quick under 2; Ctrl-C keeps the rows measured so far
   wheel          dist/opgraft-*.whl
   clean          remove build/ and dist/ (.venv stays)
   help           this text
@@ -248,6 +249,7 @@ cmd_bench() {
   say "two threads against one, and beside a busy neighbour"
   "$PY" bench/threads.py ${quick:+--quick} --json "$out/threads.json" || true
   "$PY" bench/threads.py ${quick:+--quick} --neighbour --json "$out/neighbour.json" || true
+  [ -n "$quick" ] || "$PY" bench/threads.py --quick --rows --json "$out/threads_rows.json" || true
   say "the partition of work, simulated on 8 to 64 cores"
   "$PY" bench/partition.py --json "$out/partition.json" || true
   say "the engine"
