@@ -38,7 +38,7 @@ class Effort:
     patience: float  # where a first call is like any other and takes longer than this, it is the figure
 
 
-FULL, QUICK = Effort(10, 0.03, 1.0, 8.0, 2.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
+FULL, QUICK = Effort(8, 0.025, 0.8, 6.0, 2.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
 INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 # What holds the programs to less than the machine has; ONNX Runtime knows no such thing. NumPy's names are
 # those of the pinned version.
