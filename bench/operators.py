@@ -113,7 +113,7 @@ def measure_row(row, peers, folder, effort):
         if once := answer.get("once"):
             # A slow one, as a scalar loop over a large product, takes fewer turns; or none but the call it has made.
             turns[peer] = min(effort.rounds, int(effort.peer / once))
-            samples[peer] = [] if turns[peer] else [answer["whole"]]
+            samples[peer] = [] if turns[peer] else [answer.get("whole", once)]
     end = time.monotonic() + effort.row
     for k in range(effort.rounds):
         if k and time.monotonic() > end:

@@ -163,32 +163,36 @@ CASES += (
     ]
 )
 
-CASES += [
-    {"op": "SoftmaxBackward", "inputs": [(t, s), (t, s)], "attrs": {"dim": a}, "rtol": tol, "atol": SMALLEST[t]}
-    for t, tol in TOLERANCE.items()
-    for s, a in LAYOUTS
-] + [
-    {
-        "op": "ScaledMaskedSoftmaxGrad",
-        "inputs": [(t, s), (t, s), (t, m)],
-        "attrs": {"scale": 0.3, "axis": a},
-        "rtol": tol,
-        "atol": SMALLEST[t],
-    }
-    for t, tol in TOLERANCE.items()
-    # Masks of one element and of many, so that sums and elements of the mask are shared among threads.
-    for s, m, a in MASKED + [((3, 40, 700), (700,), -1), ((3, 40, 700), (1,), 1), ((2, 90, 160), (90, 160), -1)]
-] + [
-    {
-        "op": "ScaledMaskedSoftmaxGrad",
-        "inputs": [(t, s), (t, s)],
-        "attrs": {"scale": 0.3, "axis": a},
-        "rtol": tol,
-        "atol": SMALLEST[t],
-    }
-    for t, tol in TOLERANCE.items()
-    for s, a in LAYOUTS
-]
+CASES += (
+    [
+        {"op": "SoftmaxBackward", "inputs": [(t, s), (t, s)], "attrs": {"dim": a}, "rtol": tol, "atol": SMALLEST[t]}
+        for t, tol in TOLERANCE.items()
+        for s, a in LAYOUTS
+    ]
+    + [
+        {
+            "op": "ScaledMaskedSoftmaxGrad",
+            "inputs": [(t, s), (t, s), (t, m)],
+            "attrs": {"scale": 0.3, "axis": a},
+            "rtol": tol,
+            "atol": SMALLEST[t],
+        }
+        for t, tol in TOLERANCE.items()
+        # Masks of one element and of many, so that sums and elements of the mask are shared among threads.
+        for s, m, a in MASKED + [((3, 40, 700), (700,), -1), ((3, 40, 700), (1,), 1), ((2, 90, 160), (90, 160), -1)]
+    ]
+    + [
+        {
+            "op": "ScaledMaskedSoftmaxGrad",
+            "inputs": [(t, s), (t, s)],
+            "attrs": {"scale": 0.3, "axis": a},
+            "rtol": tol,
+            "atol": SMALLEST[t],
+        }
+        for t, tol in TOLERANCE.items()
+        for s, a in LAYOUTS
+    ]
+)
 
 REFUSED = [
     {

@@ -368,10 +368,11 @@ def test_the_twin_of_a_large_product_computes_some_rows():
         "MatMul small", "MatMul", lambda rng: [rng.standard_normal((8, 5), np.float32)], np.matmul,
         weights=lambda rng: [rng.standard_normal((5, 3), np.float32)], rtol=2.0**-23, atol=0.0, twin_rows=2,
     )  # fmt: skip
-    run, fetch = twin_peer.build(row, *row.arrays(), 1)
+    given = row.arrays()
+    run, fetch = twin_peer.build(row, *given, 1)
     run()
     assert run.share == 2 / 8
-    (got,), (want,) = fetch(), row.expected()
+    (got,), (want,) = fetch(), row.expected(*given)
     assert got.shape == (2, 3)
     # The twin sums in double and rounds once.
     assert (abs(got - want[:2]) <= 2.0**-24 * abs(want[:2])).all()

@@ -158,8 +158,9 @@ class Residual(nn.Cell):
     def __init__(self, norm, act, shortcut=False, group=1, layout="NCHW"):
         super().__init__()
         self.first = nn.Conv2d(6, 6, 3, has_bias=not norm, group=group, data_format=layout)
-        self.norm = nn.BatchNorm2d(6, data_format=layout, moving_var_init=Tensor(np.linspace(0.5, 2, 6, dtype=np.float32)),
-                                   beta_init=0.25, moving_mean_init=-0.5, gamma_init=1.5) if norm else None  # fmt: skip
+        variance = Tensor(np.linspace(0.5, 2, 6, dtype=np.float32))
+        self.norm = nn.BatchNorm2d(6, data_format=layout, moving_var_init=variance, beta_init=0.25,
+                                   moving_mean_init=-0.5, gamma_init=1.5) if norm else None  # fmt: skip
         self.shortcut = nn.Conv2d(6, 6, 1, has_bias=True, data_format=layout) if shortcut else None
         self.act = act()
 
