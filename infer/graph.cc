@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
 
 #include "infer/native.h"
 
@@ -180,6 +181,17 @@ void Graph::infer_node(NodeId id) {
 
 void Graph::infer() {
   for (NodeId id : order_) infer_node(id);
+}
+
+std::vector<ValueId> Graph::states() const {
+  std::set<ValueId> found;
+  for (NodeId id : order_) {
+    auto &declared = nodes_[size_t(id)].impl->manifest.inputs;
+    auto &inputs = nodes_[size_t(id)].inputs;
+    for (size_t i = 0; i < inputs.size() && !declared.empty(); ++i)
+      if (declared[std::min(i, declared.size() - 1)].state && value(inputs[i]).parameter) found.insert(inputs[i]);
+  }
+  return {found.begin(), found.end()};
 }
 
 std::vector<std::vector<NodeId>> Graph::users() const {

@@ -1,6 +1,7 @@
 // The graph: SSA values and nodes in MindSpore primitive names.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -70,6 +71,8 @@ class Graph {
   const std::vector<NodeId> &order() const { return order_; }
   void set_order(std::vector<NodeId> order) { order_ = std::move(order); }
 
+  // Parameters that a node updates in place (`state: true` in op.yaml): every session has its own bytes of them.
+  std::vector<ValueId> states() const;
   // Users of every value, one entry per use: by value id.
   std::vector<std::vector<NodeId>> users() const;
   // Replaces uses of `from` by `to` in all nodes and outputs.
@@ -85,6 +88,7 @@ class Graph {
   std::vector<ValueId> inputs, outputs;
   std::vector<std::string> output_names;
   Symbols symbols;
+  std::map<std::string, std::string> user_info;  // texts that go with the model, as MindIR's
 
  private:
   std::vector<Value> values_;

@@ -57,7 +57,13 @@ void Replacement::write(const void *data, size_t size) {
   }
 }
 
+void Replacement::skip(size_t size) {
+  if (lseek(fd_, off_t(size), SEEK_CUR) < 0) fail("cannot write");
+}
+
 void Replacement::finish() {
+  const off_t end = lseek(fd_, 0, SEEK_CUR);  // after what was skipped last
+  if (end < 0 || ftruncate(fd_, end) != 0) fail("cannot write");
   if (fchmod(fd_, 0644) != 0 || fsync(fd_) != 0) fail("cannot write");
 }
 

@@ -27,8 +27,9 @@ class Replacement {
   Replacement(const Replacement &) = delete;
   ~Replacement();
   void write(const void *data, size_t size);
-  void finish();  // flushes to disk
-  void commit();  // takes the name
+  void skip(size_t size);  // zeros, which take no room on disk
+  void finish();           // flushes to disk
+  void commit();           // takes the name
 
  private:
   [[noreturn]] void fail(const char *what);

@@ -81,6 +81,7 @@ class Reader {
     place_ = "graph";
     GraphProto g = parse_graph(m.graph);
     *graph_ = Graph(std::string(g.name.empty() ? "main" : g.name));
+    for (auto &[key, value] : m.user_info) graph_->user_info.insert_or_assign(std::string(key), std::string(value));
     for (auto &v : g.inputs) dims_.declare(parse_value_info(v).denotation, graph_->symbols);
     for (size_t i = 0; i < g.inputs.size(); ++i) {
       place_ = fmt::format("graph.input[{}]", i);

@@ -133,6 +133,15 @@ ModelProto parse_model(std::string_view bytes) {
       case 8: p.functions.push_back(m.bytes()); break;
       case 10: p.little_endian = m.integer() != 0; break;
       case 12: p.primitives.push_back(m.bytes()); break;
+      case 14: {
+        auto &pair = p.user_info.emplace_back();
+        for (Message e(m.bytes()); e.next();) switch (e.tag()) {
+            case 1: pair.first = e.bytes(); break;
+            case 2: pair.second = e.bytes(); break;
+            default: e.skip();
+          }
+        break;
+      }
       default: m.skip();
     }
   return p;

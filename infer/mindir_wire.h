@@ -91,6 +91,7 @@ struct ModelProto {
   std::string_view graph;
   bool has_graph = false, little_endian = true;
   std::vector<std::string_view> primitives, functions;
+  std::vector<std::pair<std::string_view, std::string_view>> user_info;
 };
 
 // Each throws protozero::exception or std::runtime_error on a malformed message.

@@ -36,6 +36,13 @@ class Writer {
     m.add_bool(10, true);
     m.add_int64(13, 3);
     for (auto &p : primitives_) m.add_message(12, p);
+    for (auto &[key, value] : graph_.user_info) {
+      std::string pair;
+      pbf_writer e(pair);
+      e.add_string(1, key);
+      e.add_string(2, value);
+      m.add_message(14, pair);
+    }
     return out;
   }
 
@@ -330,7 +337,8 @@ void write_mindir(const Graph &graph, const std::filesystem::path &file, const M
     data.write(zeros, kDataHeader);
     zeros[0] = 0;
     for (auto &[offset, t] : external.tensors) {
-      data.write(t.data(), t.bytes());
+      if (all_zeros(t)) data.skip(t.bytes());
+      else data.write(t.data(), t.bytes());
       data.write(zeros, (kDataAlign - t.bytes() % kDataAlign) % kDataAlign);
     }
     data.finish();

@@ -112,6 +112,8 @@ class Planner {
         v_[i].type = x.type;
         v_[i].constant = &x.constant;
       }
+    states_ = g_.states();
+    for (ValueId v : states_) info(v).constant = nullptr;
     for (NodeId id : g_.order()) {
       const Node &n = g_.node(id);
       in_.clear();
@@ -152,7 +154,7 @@ class Planner {
         throw GraphError(e.status, fmt::format("node {}: {} [inputs: {}]", n.name, e.what(), shapes));
       }
       for (auto [o, i] : step.op->manifest.view)
-        if (n.outputs.size() == 1 && o == 0 && size_t(i) < n.inputs.size() &&
+        if (n.outputs.size() == 1 && o == 0 && size_t(i) < n.inputs.size() && !is_state(n.inputs[size_t(i)]) &&
             bytes_of(info(n.outputs[0])) == bytes_of(info(n.inputs[size_t(i)])))
           step.view = true;
       steps_.push_back(step);
@@ -189,15 +191,18 @@ class Planner {
       if (in_[i].data) check(step.op->native->prepare(&args, int32_t(i), nullptr, &packed));
     return bytes;
   }
-  // A constant is shared by all sessions, and its bytes may be a file's.
+  // A constant is shared by all sessions, and its bytes may be a file's. (A Parameter that is a state has none here.)
   void refuse_constant_state(const Node &n) {
     auto &declared = n.impl->manifest.inputs;
     for (size_t i = 0; i < n.inputs.size() && !declared.empty(); ++i)
       if (auto &t = declared[std::min(i, declared.size() - 1)]; t.state && info(n.inputs[i]).constant)
         throw Error(
             OPGRAFT_INVALID_VALUE,
-            fmt::format("{}: {} is updated in place and must be an input of the model, got a constant", n.op, t.name));
+            fmt::format("{}: {} is updated in place and must be a Parameter or an input of the model, got a constant",
+                        n.op, t.name));
   }
+  // What reads a state has what it was then, whatever is written later: no view.
+  bool is_state(ValueId v) const { return std::find(states_.begin(), states_.end(), v) != states_.end(); }
   static size_t bytes_of(const Info &x) { return size_t(element_count(x.type.dims)) * dtype_size(x.type.dtype); }
 
   opgraft_infer_args infer_args(NodeId id) {
@@ -267,6 +272,7 @@ class Planner {
 
   void place() {
     for (size_t i = 0; i < g_.inputs.size(); ++i) fix(g_.inputs[i], {Place::kInput, int32_t(i), 0, nullptr});
+    for (size_t i = 0; i < states_.size(); ++i) fix(states_[i], {Place::kState, int32_t(i), 0, nullptr});
     for (size_t i = 0; i < v_.size(); ++i)
       if (v_[i].constant) fix(ValueId(i), {Place::kConstant, 0, 0, v_[i].constant->data()});
     // An output's buffer is the caller's, when a step makes it.
@@ -357,6 +363,7 @@ class Planner {
   PackedWeights &weights_;
   std::shared_ptr<Plan> plan_;
   std::vector<Info> v_;
+  std::vector<ValueId> states_;
   std::vector<Step> steps_;
   std::vector<std::unique_ptr<Tensor>> made_;
   std::vector<opgraft_tensor> in_;

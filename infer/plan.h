@@ -11,8 +11,8 @@ namespace opgraft {
 
 // Where a tensor's bytes lie.
 struct Place {
-  enum Kind { kInput, kOutput, kConstant, kArena } kind = kArena;
-  int32_t index = 0;     // input or output number
+  enum Kind { kInput, kOutput, kConstant, kArena, kState } kind = kArena;
+  int32_t index = 0;     // input, output or state number
   size_t offset = 0;     // kArena
   void *data = nullptr;  // kConstant
 };

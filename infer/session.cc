@@ -12,6 +12,7 @@
 #include "aot_ops/common/threads.h"
 #include "infer/native_call.h"
 #include "infer/plan.h"
+#include "infer/state.h"
 #include "registry/choice.h"
 
 namespace opgraft {
@@ -47,6 +48,8 @@ struct Model::Cache {
   PackedWeights weights;
   std::list<std::shared_ptr<const Plan>> plans;  // used last first
   ModelStats stats;
+  std::vector<Tensor> initial;  // of the graph's states; without data where it is zeros
+  std::shared_ptr<StateBudget> budget = std::make_shared<StateBudget>();
 };
 
 // A copy, which shares the constants' bytes: passes may change the caller's graph later.
@@ -55,6 +58,10 @@ Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache
   for (NodeId id : graph_->order()) most = std::max(most, id);
   cache_->attrs.resize(size_t(most + 1));
   for (NodeId id : graph_->order()) cache_->attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph_->node(id).attrs);
+  for (ValueId id : graph_->states()) {
+    const Tensor &t = graph_->value(id).constant;
+    cache_->initial.push_back(all_zeros(t) ? Tensor(t.dtype(), t.dims(), nullptr, nullptr) : t);
+  }
 }
 Model::~Model() = default;
 
@@ -71,6 +78,9 @@ std::shared_ptr<const Plan> Model::plan(const std::vector<Shape> &shapes) {
   if (plans.size() > kMostPlans) plans.pop_back();
   return plans.front();
 }
+
+void Model::limit_state(size_t bytes) { cache_->budget->most = bytes; }
+size_t Model::state_bytes() const { return cache_->budget->used; }
 
 ModelStats Model::stats() const {
   std::lock_guard lock(cache_->mutex);
@@ -90,22 +100,24 @@ struct Bound {
     int32_t tensor, index;
   };
   std::vector<Patch> inputs, outputs;  // tensors whose data is the caller's
-  struct State {
+  struct OpState {                     // what an op's init has made
     const Op *op;
     void *state;
-    State(const Op *op, void *state) : op(op), state(state) {}
-    State(State &&other) noexcept : op(other.op), state(std::exchange(other.state, nullptr)) {}
-    ~State() {
+    OpState(const Op *op, void *state) : op(op), state(state) {}
+    OpState(OpState &&other) noexcept : op(other.op), state(std::exchange(other.state, nullptr)) {}
+    ~OpState() {
       if (state) op->native->release(state);
     }
   };
-  std::vector<State> states;
+  std::vector<OpState> op_states;
 
-  explicit Bound(std::shared_ptr<const Plan> p) : plan(std::move(p)), arena(allocate(plan->arena_bytes)) {
+  Bound(std::shared_ptr<const Plan> p, const std::vector<void *> &states, const opgraft_host *services)
+      : plan(std::move(p)), arena(allocate(plan->arena_bytes)) {
     for (size_t i = 0; i < plan->tensors.size(); ++i) {
       auto &t = plan->tensors[i];
       void *data = t.place.data;
       if (t.place.kind == Place::kArena) data = static_cast<char *>(arena.get()) + t.place.offset;
+      if (t.place.kind == Place::kState) data = states[size_t(t.place.index)];
       if (t.place.kind == Place::kInput) inputs.push_back({int32_t(i), t.place.index});
       if (t.place.kind == Place::kOutput) outputs.push_back({int32_t(i), t.place.index});
       tensors.push_back(
@@ -123,7 +135,7 @@ struct Bound {
                         nullptr,
                         ins.workspace_bytes ? static_cast<char *>(arena.get()) + ins.workspace_offset : nullptr,
                         ins.workspace_bytes,
-                        host(),
+                        services,
                         ins.packed.empty() ? nullptr : ins.packed.data()};
       if (ins.op->native->init) {
         std::vector<opgraft_tensor> known(first, first + ins.n_inputs);  // values of constants only
@@ -134,7 +146,7 @@ struct Bound {
                                 ins.attrs->data(), nullptr,      nullptr,           nullptr};
         if (int status = ins.op->native->init(&args, &call.state))
           throw Error(status & 0xff, last_error(*ins.op, status));
-        if (call.state && ins.op->native->release) states.emplace_back(ins.op, call.state);
+        if (call.state && ins.op->native->release) op_states.emplace_back(ins.op, call.state);
       }
       calls.push_back(call);
     }
@@ -143,11 +155,59 @@ struct Bound {
 };
 
 struct Session::State {
+  std::unique_ptr<StateMemory> memory;  // of own states
+  std::vector<void *> states;
+  opgraft_host services{};
+  bool broken = false;                      // a run failed between two updates
   std::list<std::unique_ptr<Bound>> bound;  // used last first
   Observer observer;
+
+  State() {  // the pool's, which may be of another minor version
+    std::memcpy(&services, host(), std::min<size_t>(host()->struct_size, sizeof services));
+    services.struct_size = sizeof services;
+  }
+  void own(std::unique_ptr<StateMemory> m, size_t n) {
+    memory = std::move(m);
+    for (size_t i = 0; i < n; ++i) states.push_back(memory->data(i));
+    services.state_context = memory.get();
+    services.touch = [](void *context, void *data, uint64_t bytes) -> int {
+      return static_cast<StateMemory *>(context)->touch(data, bytes) ? OPGRAFT_OK : OPGRAFT_OUT_OF_MEMORY;
+    };
+  }
 };
 
-Session::Session(std::shared_ptr<Model> model) : model_(std::move(model)), state_(std::make_unique<State>()) {}
+Session::Session(std::shared_ptr<Model> model, States states)
+    : model_(std::move(model)), state_(std::make_unique<State>()) {
+  const auto &initial = model_->cache_->initial;
+  if (states == States::kParameters)
+    for (ValueId id : model_->graph().states()) state_->states.push_back(model_->graph().value(id).constant.data());
+  else if (!initial.empty())
+    state_->own(std::make_unique<StateMemory>(initial, model_->cache_->budget), initial.size());
+}
+
+void Session::reset() {
+  if (!state_->memory && !state_->states.empty())
+    throw Error(OPGRAFT_INVALID_VALUE, "session: its states are the Parameters' own: it cannot reset them");
+  if (state_->memory) state_->memory->reset();
+  state_->broken = false;
+}
+
+std::unique_ptr<Session> Session::fork() {
+  if (!state_->memory && !state_->states.empty())
+    throw Error(OPGRAFT_INVALID_VALUE, "session: its states are the Parameters' own: it cannot be forked");
+  refuse_broken();
+  auto other = std::unique_ptr<Session>(new Session(model_, States::kParameters));
+  other->state_->states.clear();
+  if (state_->memory) other->state_->own(state_->memory->fork(), state_->states.size());
+  return other;
+}
+
+size_t Session::state_bytes() const { return state_->memory ? state_->memory->bytes() : 0; }
+
+void Session::refuse_broken() const {
+  if (state_->broken) throw Error(OPGRAFT_INVALID_VALUE, "session: a run failed while states were updated: reset it");
+}
+
 Session::~Session() = default;
 void Session::set_observer(Observer observer) { state_->observer = std::move(observer); }
 
@@ -171,15 +231,35 @@ void check_inputs(const Graph &g, const std::vector<Tensor> &inputs) {
 
 }  // namespace
 
-void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
+void Session::execute(Bound &b) {
   const Graph &g = model_->graph();
-  check_inputs(g, inputs);
+  const Plan &plan = *b.plan;
+  if (!state_->observer) {
+    for (size_t i = 0, n = b.calls.size(); i < n; ++i) {
+      const Instruction &ins = plan.instructions[i];
+      if (int status = ins.op->native->kernel(&b.calls[i])) [[unlikely]]
+        run_other(*ins.op, b.calls[i], status, &g.node(ins.node).name);
+    }
+  } else {
+    for (size_t i = 0; i < b.calls.size(); ++i) {
+      const Instruction &ins = plan.instructions[i];
+      auto start = std::chrono::steady_clock::now();
+      run_kernel(*ins.op, b.calls[i], &g.node(ins.node).name);
+      auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+      state_->observer(ins.node, b.calls[i], ns);
+    }
+  }
+}
+
+void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
+  check_inputs(model_->graph(), inputs);
+  refuse_broken();
   auto &all = state_->bound;
   auto it = std::find_if(all.begin(), all.end(), [&](auto &b) { return same_shapes(b->plan->input_shapes, inputs); });
   if (it == all.end()) {
     std::vector<Shape> shapes;
     for (auto &t : inputs) shapes.push_back(t.dims());
-    all.push_front(std::make_unique<Bound>(model_->plan(shapes)));
+    all.push_front(std::make_unique<Bound>(model_->plan(shapes), state_->states, &state_->services));
     if (all.size() > kMostBound) all.pop_back();
   } else if (it != all.begin()) {
     all.splice(all.begin(), all, it);
@@ -198,24 +278,16 @@ void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &o
 
   for (auto p : b.inputs) b.tensors[size_t(p.tensor)].data = inputs[size_t(p.index)].data();
   for (auto p : b.outputs) b.tensors[size_t(p.tensor)].data = outputs[size_t(p.index)].data();
-  if (!state_->observer) {
-    for (size_t i = 0, n = b.calls.size(); i < n; ++i) {
-      const Instruction &ins = plan.instructions[i];
-      if (int status = ins.op->native->kernel(&b.calls[i])) [[unlikely]]
-        run_other(*ins.op, b.calls[i], status, &g.node(ins.node).name);
-    }
-  } else {
-    for (size_t i = 0; i < b.calls.size(); ++i) {
-      const Instruction &ins = plan.instructions[i];
-      auto start = std::chrono::steady_clock::now();
-      run_kernel(*ins.op, b.calls[i], &g.node(ins.node).name);
-      auto ns = std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
-      state_->observer(ins.node, b.calls[i], ns);
-    }
+  try {
+    execute(b);
+  } catch (...) {
+    state_->broken = !state_->states.empty();
+    throw;
   }
   for (auto &c : plan.copies) {
     const void *from = c.from.place.kind == Place::kInput    ? inputs[size_t(c.from.place.index)].data()
                        : c.from.place.kind == Place::kOutput ? outputs[size_t(c.from.place.index)].data()
+                       : c.from.place.kind == Place::kState  ? state_->states[size_t(c.from.place.index)]
                        : c.from.place.kind == Place::kArena  ? static_cast<char *>(b.arena.get()) + c.from.place.offset
                                                              : c.from.place.data;
     Tensor &to = outputs[size_t(c.output)];

@@ -28,8 +28,12 @@ class Model {
   // The plan for concrete input shapes; made once per signature, thread-safe, LRU-bounded.
   std::shared_ptr<const Plan> plan(const std::vector<Shape> &input_shapes);
   ModelStats stats() const;
+  // Bytes of state that all sessions may have; what they have is counted by pages. More fails the run that asks.
+  void limit_state(size_t bytes);
+  size_t state_bytes() const;  // of all sessions
 
  private:
+  friend class Session;
   std::shared_ptr<const Graph> graph_;
   struct Cache;
   std::unique_ptr<Cache> cache_;
@@ -38,9 +42,13 @@ class Model {
 // Sees every instruction as it has run: node id, outputs, nanoseconds.
 using Observer = std::function<void(NodeId, const opgraft_call &, int64_t ns)>;
 
+// States are the Parameters that nodes update in place: a session's own, which begin with the Parameters' values, or
+// the Parameters' own memory, as for a Cell that is called.
+enum class States { kOwn, kParameters };
+
 class Session {
  public:
-  explicit Session(std::shared_ptr<Model> model);
+  explicit Session(std::shared_ptr<Model> model, States states = States::kOwn);
   ~Session();
   // Runs on inputs in graph order (dtype and shape are checked). The result tensors are new and the
   // caller's. Throws Error or GraphError naming input or node.
@@ -48,11 +56,18 @@ class Session {
   // The same into caller's outputs of the right types: allocates nothing in a steady state.
   void run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs);
   void set_observer(Observer observer);  // empty: none
-  size_t arena_bytes() const;            // of the plan used last
-  size_t intermediate_bytes() const;     // sum of all its intermediates, unshared
+  // Own states back to what they began with. Needed after a run that failed with states half updated.
+  void reset();
+  // A session with the same states, which neither changes for the other: what is written so far is shared.
+  std::unique_ptr<Session> fork();
+  size_t state_bytes() const;         // of own states, by pages; 0 without such
+  size_t arena_bytes() const;         // of the plan used last
+  size_t intermediate_bytes() const;  // sum of all its intermediates, unshared
   const Model &model() const { return *model_; }
 
  private:
+  void refuse_broken() const;
+  void execute(struct Bound &bound);
   struct State;
   std::shared_ptr<Model> model_;
   std::unique_ptr<State> state_;

@@ -1,6 +1,7 @@
 #include "infer/tensor.h"
 
 #include <cstdlib>
+#include <cstring>
 #include <new>
 
 namespace opgraft {
@@ -20,6 +21,11 @@ Tensor::Tensor(int32_t dtype, Shape dims) : dtype_(dtype), dims_(std::move(dims)
       throw Error(OPGRAFT_INVALID_VALUE, "Tensor: shape " + to_string(dims_) + " cannot be allocated");
   owner_ = allocate(bytes);
   data_ = owner_.get();
+}
+
+bool all_zeros(const Tensor &t) {
+  auto *p = t.data<char>();
+  return t.bytes() == 0 || (*p == 0 && std::memcmp(p, p + 1, t.bytes() - 1) == 0);
 }
 
 Tensor Tensor::of(std::initializer_list<int64_t> values) {

@@ -48,6 +48,9 @@ class Tensor {
   std::shared_ptr<void> owner_;
 };
 
+// Whether every byte is 0.
+bool all_zeros(const Tensor &t);
+
 // `bytes` of 64-byte aligned memory (never null for 0).
 std::shared_ptr<void> allocate(size_t bytes);
 

@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define OPGRAFT_ABI_MAJOR 1
-#define OPGRAFT_ABI_MINOR 0
+#define OPGRAFT_ABI_MINOR 1
 #define OPGRAFT_ABI_VERSION ((OPGRAFT_ABI_MAJOR << 16) | OPGRAFT_ABI_MINOR)
 
 #define OPGRAFT_NOTE_OWNER "opgraft"
@@ -124,6 +124,10 @@ typedef struct opgraft_host {
                        void (*body)(void *arg, int64_t begin, int64_t end, int32_t worker), void *arg);
   int32_t (*threads)(void *context);
   void (*log)(void *context, int32_t level, const char *message);
+  /* `bytes` from `data` on, of an input that op.yaml calls a state, are about to be written; for the kernel's thread.
+   * Not 0: the state may not grow so far, and nothing must be written. May be null. Since 1.1. */
+  int (*touch)(void *state_context, void *data, uint64_t bytes);
+  void *state_context;
 } opgraft_host;
 
 /* Arguments of infer, workspace, init and prepare. */

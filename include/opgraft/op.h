@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <exception>
@@ -328,6 +329,13 @@ class Context : public Arguments {
     };
     call_->host->parallel_for(call_->host->context, n, grain < 1 ? 1 : grain, run, &work);
     if (work.error) std::rethrow_exception(work.error);
+  }
+  // Before bytes of a state input are written: fails where the session's bound leaves no room for them.
+  void touch(void *data, uint64_t bytes) const {
+    const opgraft_host *h = call_->host;
+    constexpr size_t kKnown = offsetof(opgraft_host, state_context) + sizeof(void *);
+    if (h && h->struct_size >= kKnown && h->touch && h->touch(h->state_context, data, bytes))
+      fail(OPGRAFT_OUT_OF_MEMORY, "the state has reached its bound");
   }
   const opgraft_call &call() const { return *call_; }
 

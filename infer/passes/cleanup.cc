@@ -83,6 +83,9 @@ bool remove_dead_code(Graph &g, const Registry &) {
 bool merge_common(Graph &g, const Registry &) {
   std::unordered_map<std::string, NodeId> seen;
   std::unordered_map<std::string, ValueId> constants;  // small anonymous ones, by content
+  const std::vector<ValueId> states = g.states();
+  // Two reads of a state may see different things.
+  auto reads_state = [&](ValueId v) { return std::binary_search(states.begin(), states.end(), v); };
   std::vector<ValueId> to = identity(g);
   for (size_t i = 0; i < to.size(); ++i) {
     const Value &v = g.value(ValueId(i));
@@ -96,7 +99,7 @@ bool merge_common(Graph &g, const Registry &) {
     Node &n = g.node(id);
     for (ValueId &v : n.inputs) v = to[size_t(v)];
     auto &m = n.impl->manifest;
-    if (!m.deterministic || has_state(n)) continue;
+    if (!m.deterministic || has_state(n) || std::any_of(n.inputs.begin(), n.inputs.end(), reads_state)) continue;
     std::string key = n.impl->spec();
     std::vector<ValueId> in = n.inputs;
     if (m.commutative && in.size() >= 2 && in[0] > in[1]) std::swap(in[0], in[1]);

@@ -19,13 +19,15 @@ class Program:
     def __init__(self, graph, structure, used=None):
         self.graph, self.structure, self.used = graph, structure, used or Used()
         self.model = _core.Model(graph)
+        self.own_states = used is None
         self._local = threading.local()
         self.inputs = [(dt.from_id(graph.dtype(v)), tuple(graph.dims(v))) for v in graph.inputs]
 
     @property
     def session(self):
         if not hasattr(self._local, "session"):
-            self._local.session = _core.Session(self.model)
+            # A Cell's Parameters are updated in place; what was loaded from a file stays as it is.
+            self._local.session = _core.Session(self.model, own_states=self.own_states)
         return self._local.session
 
     def fits(self, tensors) -> bool:

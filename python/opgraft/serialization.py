@@ -6,13 +6,14 @@ from . import _core, nn
 from . import trace as _trace
 
 
-def export(net, *inputs, file_name, file_format="MINDIR"):
+def export(net, *inputs, file_name, file_format="MINDIR", user_info=None):
     """Writes a Cell, traced on inputs, as a MindIR file. Returns its path.
 
     inputs are tensors, whose shapes the model keeps, or placeholders, as in MindSpore: with
     `Tensor(shape=[None, 32], dtype=...)` the first dimension stays open. None is a dimension of its own;
     `opgraft.dim("batch")` is one that stands in several inputs, which gives better plans and clearer errors.
-    Inputs have the names of construct's parameters. Without any, those of Cell.set_inputs.
+    Inputs have the names of construct's parameters. Without any, those of Cell.set_inputs. user_info: texts by name
+    that the file carries, as MindIR's.
     """
     if file_format != "MINDIR":
         raise ValueError(f"export: file_format must be 'MINDIR', got {file_format!r}")
@@ -33,6 +34,9 @@ def export(net, *inputs, file_name, file_format="MINDIR"):
             graph, out = net._trace([(t.dtype, t.shape) for t in leaves], structure)
             net._graft(graph)
         _only_tensors(out, "output")
+    if user_info:
+        graph = graph.clone()
+        graph.user_info = {**graph.user_info, **user_info}
     path.parent.mkdir(parents=True, exist_ok=True)
     _core.write_mindir(graph, str(path))
     return str(path)

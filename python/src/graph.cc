@@ -160,6 +160,7 @@ void bind_graph(py::module_ &m) {
           py::arg("name"), py::arg("values"), py::arg("names"), "A graph with no nodes, and inputs like these values")
       .def("splice", &splice, py::arg("other"), py::arg("inputs"), py::arg("prefix") = "",
            "Copies another graph's nodes, run on `inputs`; returns the values of its outputs")
+      .def_readwrite("user_info", &Graph::user_info)
       .def("dump", &Graph::dump)
       .def("clone", &Graph::clone)
       .def("__str__", &Graph::dump);

@@ -17,6 +17,9 @@ void *Init(InferContext &c) {
 void Release(void *state) { --opgraft_live_accumulators, delete static_cast<int *>(state); }
 void Kernel(Context &c) {
   float *total = c.input(1).data<float>();
+  c.touch(total, uint64_t(c.input(0).size()) * 4);
+  for (int64_t i = 0; i < c.input(0).size(); ++i)
+    c.check(c.input(0).data<float>()[i] >= 0, "x must be at least 0", OPGRAFT_INTERNAL);
   for (int64_t i = 0; i < c.input(0).size(); ++i) {
     total[i] += c.input(0).data<float>()[i];
     c.output(0).data<float>()[i] = total[i];
