@@ -4,6 +4,7 @@ import builtins
 import functools
 from typing import TYPE_CHECKING, Any
 
+from . import decoding as _decoding
 from . import dtype as dt
 from . import norms as _norms
 from . import quantised as _quantised
@@ -212,6 +213,12 @@ def gather(params, indices, axis=0, batch_dims=0):
 
 
 @_export
+def stack(tensors, axis=0):
+    """The tensors, which have one shape, along a new axis."""
+    return primitive("Stack", *[_tensor(t, "stack: tensors") for t in tensors], axis=axis)
+
+
+@_export
 def concat(tensors, axis=0):
     return primitive("Concat", *[_tensor(t, "concat: tensors") for t in tensors], axis=axis)
 
@@ -273,12 +280,14 @@ def select(cond, x, y):
 
 where = select
 __all__.append("where")
-rotary_position_embedding, stack, cached_attention = (
-    _rotary.rotary_position_embedding, _rotary.stack, _rotary.cached_attention)  # fmt: skip
-apply_rotary_pos_emb = _rotary.apply_rotary_pos_emb
+rotary_position_embedding, apply_rotary_pos_emb = _rotary.rotary_position_embedding, _rotary.apply_rotary_pos_emb
+cached_attention, kv_cache_append = _decoding.cached_attention, _decoding.kv_cache_append
+block_quant_matmul, block_quant_gather = _decoding.block_quant_matmul, _decoding.block_quant_gather
+sample_token = _decoding.sample_token
 sparse_matmul = _sparse.sparse_matmul
 quant_batch_matmul, weight_quant_batch_matmul = _quantised.quant_batch_matmul, _quantised.weight_quant_batch_matmul
-__all__ += ["apply_rotary_pos_emb", "cached_attention", "rotary_position_embedding", "sparse_matmul", "stack"]
+__all__ += ["apply_rotary_pos_emb", "block_quant_gather", "block_quant_matmul", "cached_attention", "kv_cache_append",
+            "rotary_position_embedding", "sample_token", "sparse_matmul"]  # fmt: skip
 __all__ += ["quant_batch_matmul", "weight_quant_batch_matmul"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten

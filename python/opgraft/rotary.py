@@ -1,6 +1,4 @@
-"""Rotary position embedding, and the attention it is made for."""
-
-import math
+"""Rotary position embedding."""
 
 from .primitive import primitive
 from .primitive import tensor as _tensor
@@ -22,17 +20,3 @@ def apply_rotary_pos_emb(query, key, cos, sin, position_ids, mode=0, rotary_dim=
     named = {"query": query, "key": key, "cos": cos, "sin": sin, "position_ids": position_ids}
     given = (_tensor(t, f"apply_rotary_pos_emb: {n}") for n, t in named.items())
     return primitive("ApplyRotaryPosEmb", *given, mode=mode, rotary_dim=rotary_dim, layout=layout)
-
-
-def stack(tensors, axis=0):
-    """The tensors, which have one shape, along a new axis."""
-    return primitive("Stack", *[_tensor(t, "stack: tensors") for t in tensors], axis=axis)
-
-
-def cached_attention(q, k_cache, v_cache, lengths, scale=None):
-    """Attention of the last tokens, q (B, H, S, D), over caches (B, Hkv, Tmax, D) of which `lengths` (B,) rows are
-    filled, those of q's tokens among them: each sees what is before it and itself. scale None: 1 / sqrt(D)."""
-    return primitive(
-        "CachedAttention", *(_tensor(t, "cached_attention: tensors") for t in (q, k_cache, v_cache, lengths)),
-        scale=math.nan if scale is None else float(scale),
-    )  # fmt: skip
