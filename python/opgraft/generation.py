@@ -1,0 +1,143 @@
+"""Text from a model that keeps its own caches: (input_ids (1, S), position_ids (S,)) -> logits (1, 1, vocab), the
+last token's.
+
+What goes with the model (tokenizer, chat template, limits) stands in its file's user_info: see `Text`.
+"""
+
+import dataclasses
+import json
+import time
+
+import numpy as np
+
+from . import _core
+from .decoding import sample_token
+
+_KEY = "opgraft.text"  # in user_info
+
+
+@dataclasses.dataclass(frozen=True)
+class Text:
+    """tokenizer: as `tokenizers` writes it, JSON. eos: ids that end a text. chat: what stands before and after what a
+    person says, where the model was made to answer. context: positions that there are."""
+
+    tokenizer: str
+    eos: list[int]
+    chat: tuple[str, str] | None
+    context: int
+
+    def user_info(self):
+        return {_KEY: json.dumps(dataclasses.asdict(self))}
+
+    @staticmethod
+    def of(user_info):
+        if _KEY not in user_info:
+            raise ValueError(f"the model says nothing of a tokenizer: its user_info has no {_KEY}")
+        try:
+            fields = json.loads(user_info[_KEY])
+            chat = fields["chat"] and tuple(fields["chat"])
+            text = Text(fields["tokenizer"], [int(i) for i in fields["eos"]], chat, int(fields["context"]))
+        except (ValueError, KeyError, TypeError) as e:
+            raise ValueError(f"the model's {_KEY} in user_info is damaged: {e!r}") from None
+        if text.context < 1 or (text.chat and len(text.chat) != 2) or not isinstance(text.tokenizer, str):
+            raise ValueError(f"the model's {_KEY} in user_info is damaged")
+        return text
+
+
+@dataclasses.dataclass
+class Statistics:
+    """Of one text. Seconds; memory in bytes."""
+
+    prompt_tokens: int = 0
+    tokens: int = 0
+    first_token: float = 0.0
+    rest: float = 0.0
+    kv_bytes: int = 0
+    end: str = ""  # "eos", "length", "interrupted"
+
+    def to_dict(self):
+        rate = (self.tokens - 1) / self.rest if self.tokens > 1 and self.rest > 0 else None
+        prompt = self.prompt_tokens / self.first_token if self.first_token else None
+        return {"prompt_tokens": self.prompt_tokens, "tokens": self.tokens, "first_token_ms": 1e3 * self.first_token,
+                "prompt_tokens_per_s": prompt, "decode_tokens_per_s": rate, "kv_bytes": self.kv_bytes,
+                "end": self.end}  # fmt: skip
+
+
+class TextModel:
+    """A model and its tokenizer; `session` keeps one text's caches."""
+
+    def __init__(self, graph, text=None):
+        from tokenizers import Tokenizer
+
+        self.text = text or Text.of(graph.user_info)
+        names = [graph.value_name(v) for v in graph.inputs]
+        if names != ["input_ids", "position_ids"]:
+            raise ValueError(f"the model must take input_ids and position_ids, got {', '.join(names) or 'nothing'}")
+        self.model = _core.Model(graph)
+        self.session = _core.Session(self.model)
+        try:
+            self.tokenizer = Tokenizer.from_str(self.text.tokenizer)
+        except Exception as e:  # tokenizers raises just this
+            raise ValueError(f"the model's tokenizer is damaged: {e}") from None
+
+    def encode(self, prompt, chat=True):
+        """Ids of what a person says, within the model's chat form where it has one."""
+        before, after = self.text.chat if chat and self.text.chat else ("", "")
+        return self.tokenizer.encode(before + prompt + after, add_special_tokens=False).ids
+
+    def logits(self, ids, position):
+        """(vocab,) after these ids, the first of which stands at `position`."""
+        ids = np.asarray([ids], np.int32)
+        return self.session.run([ids, np.arange(position, position + ids.shape[1], dtype=np.int32)])[0].reshape(-1)
+
+    def generate(self, ids, max_tokens, temperature=0.0, top_k=0, top_p=1.0, seed=0, stop=lambda: False):
+        """Yields (id, piece of text) as they come; returns Statistics. A text ends before an id of `eos`, and where
+        `stop`, asked after each, says so."""
+        ids = [int(i) for i in ids]
+        if not ids:
+            raise ValueError("generate: ids must not be empty")
+        vocabulary = self.tokenizer.get_vocab_size()
+        if bad := [i for i in ids if not 0 <= i < vocabulary]:
+            raise ValueError(f"generate: ids must be in [0, {vocabulary}), got {bad[0]}")
+        if len(ids) > self.text.context:
+            raise ValueError(f"the prompt has {len(ids)} tokens, the model's context {self.text.context}")
+        rng, stats = np.random.default_rng(seed), Statistics(prompt_tokens=len(ids))
+        pieces = self._pieces()
+        position, begin = 0, time.perf_counter()
+        self.session.reset()
+        while not stats.end:
+            logits = self.logits(ids, position)
+            position += len(ids)
+            uniform = np.float32(min(rng.random(), 1 - 2.0**-24))
+            drawn = int(sample_token(logits, np.asarray(uniform), temperature, top_k, top_p))
+            now = time.perf_counter()
+            if stats.tokens == 0:
+                stats.first_token, begin = now - begin, now
+            stats.rest, stats.kv_bytes = now - begin, self.session.state_bytes
+            if drawn in self.text.eos:
+                stats.end = "eos"
+                break
+            stats.tokens += 1
+            ids = [drawn]
+            yield drawn, pieces.send(drawn)
+            if stop():
+                stats.end = "interrupted"
+            elif stats.tokens >= max_tokens or position >= self.text.context:
+                stats.end = "length"
+        return stats
+
+    def _pieces(self):
+        """Takes ids, gives the text that each adds; a character's bytes wait until they are all there."""
+
+        def pieces():
+            ids, given = [], ""
+            piece = ""
+            while True:
+                ids.append((yield piece))
+                text = self.tokenizer.decode(ids, skip_special_tokens=True)
+                piece = "" if text.endswith("\ufffd") else text[len(given) :]
+                given += piece
+
+        started = pieces()
+        next(started)
+        return started
