@@ -202,8 +202,9 @@ template <bool kCached> uint64_t Workspace(InferContext &c) {
 
 void check_lengths(Context &c, const Attention &g) {
   for (int64_t b = 0; b < g.batches && g.lengths; ++b)
-    c.check(g.length(b) >= 0 && g.length(b) <= g.keys,
-            "lengths must be in [0, " + std::to_string(g.keys) + "], got " + std::to_string(g.length(b)));
+    if (g.length(b) < 0 || g.length(b) > g.keys)
+      c.fail(OPGRAFT_INVALID_VALUE,
+             "lengths must be in [0, " + std::to_string(g.keys) + "], got " + std::to_string(g.length(b)));
 }
 
 template <bool kCached> void Kernel(Context &c) {
@@ -211,8 +212,9 @@ template <bool kCached> void Kernel(Context &c) {
   check_lengths(c, g);
   const int64_t heads = g.batches * g.kv_heads;
   if (heads == 0 || g.rows() == 0 || g.dim == 0) return;
-  c.check(g.dim <= kMostDim, "the head dimension must be at most 512, got " + std::to_string(g.dim),
-          OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN);
+  if (g.dim > kMostDim)
+    c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN,
+           "the head dimension must be at most 512, got " + std::to_string(g.dim));
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
   const size_t floats = workspace_floats(g);
