@@ -92,12 +92,10 @@ void Kernel(Context &c) {
                    std::vector<uint8_t> own(packed ? 0 : p.panel_bytes());
                    for (int64_t i = begin; i < end; ++i) {
                      const int64_t panel = i / pieces, m = i % pieces * kRowsAtOnce;
-                     const uint8_t *from = packed + uint64_t(panel) * p.panel_bytes();
-                     if (!packed) {
-                       from = own.data();
-                       if (m == 0 || i == begin) PackBlocks_simd()(p.f, weight, p.k, p.n, panel * lanes, own.data());
-                     }
-                     dot(g, from, panel * lanes, m, std::min(m + kRowsAtOnce, p.m));
+                     if (!packed && (m == 0 || i == begin))
+                       PackBlocks_simd()(p.f, weight, p.k, p.n, panel * lanes, own.data());
+                     dot(g, packed ? packed + uint64_t(panel) * p.panel_bytes() : own.data(), panel * lanes, m,
+                         std::min(m + kRowsAtOnce, p.m));
                    }
                  });
 }
