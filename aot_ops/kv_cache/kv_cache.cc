@@ -52,13 +52,11 @@ template <class I> void Append(Context &c) {
     const I *row = positions + (shared ? 0 : b * rows);
     for (int64_t s = 0; s < rows; ++s)
       if (int64_t(row[s]) != first(b) + s)
-        c.fail(OPGRAFT_INVALID_VALUE | OPGRAFT_NOTHING_WRITTEN,
-               "position_ids must count on by 1, got " + std::to_string(row[s]) + " at " + std::to_string(s) +
-                   " after " + std::to_string(first(b)));
+        c.fail(OPGRAFT_INVALID_VALUE, "position_ids must count on by 1, got " + std::to_string(row[s]) + " at " +
+                                          std::to_string(s) + " after " + std::to_string(first(b)));
     if (first(b) < 0 || first(b) > room - rows)
-      c.fail(OPGRAFT_INVALID_VALUE | OPGRAFT_NOTHING_WRITTEN, "position_ids must be in [0, " + std::to_string(room) +
-                                                                  "), got " + std::to_string(first(b)) + " to " +
-                                                                  std::to_string(first(b) + rows - 1));
+      c.fail(OPGRAFT_INVALID_VALUE, "position_ids must be in [0, " + std::to_string(room) + "), got " +
+                                        std::to_string(first(b)) + " to " + std::to_string(first(b) + rows - 1));
   }
   auto each = [&](int cache, int from, auto &&f) {  // (place in the cache, source, bytes) of each head's rows
     const int64_t width = c.input(from).dim(3) * int64_t(dtype_size(key.dtype()));
