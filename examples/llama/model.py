@@ -10,9 +10,9 @@ from .checkpoint import Checkpoint, tensor_name
 class RMSNorm(nn.Cell):
     """x / sqrt(mean of x^2 + eps) * weight over the last dimension, the mean in float32."""
 
-    def __init__(self, width, eps):
+    def __init__(self, width, eps, dtype):
         super().__init__()
-        self.weight = Parameter(np.ones(width, np.float32))
+        self.weight = Parameter(np.ones(width, dtype))
         self.eps = eps
 
     def construct(self, x):
@@ -119,9 +119,9 @@ class MLP(nn.Cell):
 class Layer(nn.Cell):
     def __init__(self, config, dtype, rows):
         super().__init__()
-        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.input_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         self.self_attn = Attention(config, dtype, rows)
-        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         self.mlp = MLP(config, dtype)
 
     def construct(self, x, *where_and_past):
@@ -139,7 +139,7 @@ class LlamaForCausalLM(nn.Cell):
         self.config, self.last_only = config, last_only
         self.embed_tokens = Embedding(config.vocab_size, config.hidden_size, embedding_table="zeros", dtype=dtype)
         self.layers = nn.CellList(Layer(config, dtype, rows) for _ in range(config.num_hidden_layers))
-        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
+        self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps, dtype)
         if not config.tie_word_embeddings:
             self.lm_head = nn.Dense(config.hidden_size, config.vocab_size, weight_init="zeros", has_bias=False,
                                     dtype=dtype)  # fmt: skip

@@ -12,9 +12,11 @@ void Infer(InferContext &c) { c.output(c.input(0).dtype(), c.input(0).shape()); 
 void *Init(InferContext &c) {
   for (int i = 0; i < 2; ++i)
     c.check(!c.input(i).known(), "the value of input " + std::to_string(i) + " is no constant");
-  return ++opgraft_live_accumulators, new int(1);
+  return __atomic_add_fetch(&opgraft_live_accumulators, 1, __ATOMIC_RELAXED), new int(1);
 }
-void Release(void *state) { --opgraft_live_accumulators, delete static_cast<int *>(state); }
+void Release(void *state) {
+  __atomic_sub_fetch(&opgraft_live_accumulators, 1, __ATOMIC_RELAXED), delete static_cast<int *>(state);
+}
 void Kernel(Context &c) {
   float *total = c.input(1).data<float>();
   c.touch(total, uint64_t(c.input(0).size()) * 4);
