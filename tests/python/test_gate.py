@@ -99,7 +99,7 @@ def test_a_row_is_measured_and_one_above_its_bound_is_repeated_and_then_fails(mo
 
     def slow(row, running, folder):
         taken.append(row.name)
-        return {f"{ROW} / twin": 10.0, f"{ROW} / numpy": 0.001}
+        return {f"{ROW} / twin": 10.0, f"{ROW} / numpy": 10.0}
 
     monkeypatch.setattr(gate, "ratios_of", slow)
     assert gate.small([ROW]) == 1
@@ -109,6 +109,11 @@ def test_a_row_is_measured_and_one_above_its_bound_is_repeated_and_then_fails(mo
 def test_one_bad_measurement_does_not_fail_it(monkeypatch):
     found = iter([{f"{ROW} / twin": 10.0}, {f"{ROW} / twin": 1e-3}])
     monkeypatch.setattr(gate, "ratios_of", lambda *_: next(found))
+    assert gate.small([ROW]) == 0
+
+
+def test_one_bad_peer_does_not_fail_it(monkeypatch):
+    monkeypatch.setattr(gate, "ratios_of", lambda *_: {f"{ROW} / twin": 10.0, f"{ROW} / numpy": 1e-3})
     assert gate.small([ROW]) == 0
 
 
