@@ -10,6 +10,9 @@ struct QuantRows {
   int8_t *codes;  // [m, k]
   float *scale;   // [m, k / 32]
   int32_t *sum;   // [m, k / 32], of the codes
+  QuantRows from(int64_t m, int64_t k) const {
+    return {codes + m * k, scale + m * (k / kBlock), sum + m * (k / kBlock)};
+  }
 };
 
 struct BlockTile {

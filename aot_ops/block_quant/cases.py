@@ -1,4 +1,5 @@
-"""Cases of BlockQuantMatMul and BlockQuantGather; the format is that of swiglu/cases.py."""
+"""Cases of BlockQuantMatMul, BlockQuantQKV, BlockQuantSwiGLU, BlockQuantGather; the format is that of
+swiglu/cases.py."""
 
 import numpy as np
 
@@ -46,12 +47,38 @@ def bound(u, x, weight, format="q4_0"):
     return np.repeat(step, 32, -1) @ np.abs(w).T * (0.5 + 2.0**-16) + (6 + k / 32) * 2.0**-24 * (size @ largest.T)
 
 
+def three_products(x, q, k, v, format="q4_0"):
+    return [product(x, w, format) for w in (q, k, v)]
+
+
+def three_bounds(u, x, q, k, v, format="q4_0"):
+    return [bound(u, x, w, format) for w in (q, k, v)]
+
+
+def gated(x, gate, up, format="q4_0"):
+    gate, up = product(x, gate, format), product(x, up, format)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+SILU = 7  # roundings of SiLU as in aot_ops/elementwise/cases.py; and one of the product
+
+
+def gated_bound(u, x, gate, up, format="q4_0"):
+    """What SiLU makes of the gate's bound, its slope being below 1.1, and of the other's."""
+    off_gate, off_up = bound(u, x, gate, format), bound(u, x, up, format)
+    y, gate, up = gated(x, gate, up, format), product(x, gate, format), product(x, up, format)
+    size = np.abs(gate / (1 + np.exp(-gate))) + 1.1 * off_gate
+    return 1.1 * off_gate * np.abs(up) + size * off_up + (SILU + 1) * 2.0**-24 * (np.abs(y) + size * off_up)
+
+
 def gather(table, indices, format="q4_0", dtype="float32"):
     return values(table, format)[indices.astype(np.int64)]
 
 
-REFERENCE = {"BlockQuantMatMul": product, "BlockQuantGather": gather}
-BOUND = {"BlockQuantMatMul": bound}
+REFERENCE = {
+    "BlockQuantMatMul": product, "BlockQuantQKV": three_products, "BlockQuantSwiGLU": gated, "BlockQuantGather": gather,
+}  # fmt: skip
+BOUND = {"BlockQuantMatMul": bound, "BlockQuantQKV": three_bounds, "BlockQuantSwiGLU": gated_bound}
 # One rounding to the storage type, by the kernel and by the twin; a gathered value rounds in float32 twice.
 TOLERANCE = {"float32": 4.04 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -66,8 +93,10 @@ def weight(n, k, format, seed=0):
     return ("uint8", blocks.reshape(n, -1).tolist()) if blocks.size else ("uint8", (n, k // 32 * BYTES[format]))
 
 
-def case(x, n, k, format, dtype="float32"):
-    return {"op": "BlockQuantMatMul", "inputs": [(dtype, (*x, k)), weight(n, k, format)], "attrs": {"format": format},
+def case(x, n, k, format, dtype="float32", op="BlockQuantMatMul"):
+    """n: rows of the weight, or of several."""
+    weights = [weight(rows, k, format, i) for i, rows in enumerate([n] if isinstance(n, int) else n)]
+    return {"op": op, "inputs": [(dtype, (*x, k)), *weights], "attrs": {"format": format},
             "rtol": TOLERANCE[dtype], "atol": SMALLEST if dtype == "float16" else 0.0}  # fmt: skip
 
 
@@ -79,6 +108,14 @@ CASES += [
     {"op": "BlockQuantMatMul", "inputs": [("float32", np.zeros((2, 32)).tolist()), weight(3, 32, f)],
      "attrs": {"format": f}, "rtol": 0.0, "atol": 0.0} for f in BYTES
 ]  # fmt: skip
+CASES += [case(x, n, 96, format, dtype, "BlockQuantQKV") for format in BYTES for dtype in TOLERANCE
+          for x, n in [((1,), (32, 16, 16)), ((3,), (37, 5, 18))]]  # fmt: skip
+CASES += [case(x, n, 64, "q4_1", op="BlockQuantQKV") for x, n in
+          [((41,), (33, 1, 16)), ((0,), (3, 2, 1)), ((2, 3), (0, 20, 0)), ((), (3, 40, 5))]]  # fmt: skip
+CASES += [case(x, (n, n), 96, format, dtype, "BlockQuantSwiGLU") for format in BYTES for dtype in TOLERANCE
+          for x, n in [((1,), 16), ((3,), 37), ((2, 9), 5)]]  # fmt: skip
+CASES += [case(x, (n, n), 64, "q4_1", op="BlockQuantSwiGLU") for x, n in
+          [((41,), 33), ((70,), 48), ((0,), 3), ((2,), 0), ((), 21)]]  # fmt: skip
 CASES += [
     {"op": "BlockQuantGather", "inputs": [weight(7, 64, f), (i, [[0, 6], [-1, 3]])],
      "attrs": {"format": f, "dtype": d}, "rtol": TOLERANCE[d], "atol": SMALLEST if d == "float16" else 1e-9}
@@ -86,8 +123,8 @@ CASES += [
 ]  # fmt: skip
 
 
-def refused(error, x, w, **attrs):
-    return {"op": "BlockQuantMatMul", "inputs": [x, w], "attrs": attrs, "error": f"BlockQuantMatMul: {error}"}
+def refused(error, x, *weights, op="BlockQuantMatMul", **attrs):
+    return {"op": op, "inputs": [x, *weights], "attrs": attrs, "error": f"{op}: {error}"}
 
 
 ONE = ("float32", (1, 32))
@@ -96,4 +133,10 @@ REFUSED = [
     refused(r"weight's rows must be whole blocks of 18 bytes, got shape \(2, 19\)", ONE, ("uint8", (2, 19))),
     refused(r"x's K must be weight's 64, got 32", ONE, ("uint8", (2, 36))),
     refused(r"weight must have 2 dimensions, got shape \(36,\)", ONE, ("uint8", (36,))),
-]
+    refused(r"k_weight's rows must be whole blocks of 18 bytes, got shape \(2, 19\)", ONE,
+            *[("uint8", (2, n)) for n in (18, 19, 18)], op="BlockQuantQKV"),
+    refused(r"x's K must be v_weight's 64, got 32", ONE, *[("uint8", (2, n)) for n in (18, 18, 36)],
+            op="BlockQuantQKV"),
+    refused("gate_weight and up_weight must have as many rows, got 2 and 3", ONE, ("uint8", (2, 18)),
+            ("uint8", (3, 18)), op="BlockQuantSwiGLU"),
+]  # fmt: skip

@@ -46,15 +46,15 @@ inline const BlockFormat &format_of(const Arguments &c) {
 }
 
 // weight[N, bytes of a row] of K weights; K where it is not known (-1) follows from the row.
-inline void check_rows(const Arguments &c, int i, const BlockFormat &f, int64_t k) {
-  c.check_dtype(i, "weight", {OPGRAFT_UINT8});
+inline void check_rows(const Arguments &c, int i, const std::string &name, const BlockFormat &f, int64_t k) {
+  c.check_dtype(i, name.c_str(), {OPGRAFT_UINT8});
   const auto w = c.input(i).shape();
-  c.check(w.size() == 2, "weight must have 2 dimensions, got shape " + to_string(w));
+  c.check(w.size() == 2, name + " must have 2 dimensions, got shape " + to_string(w));
   c.check(w[1] < 0 || w[1] % f.bytes() == 0,
-          "weight's rows must be whole blocks of " + std::to_string(f.bytes()) + " bytes, got shape " + to_string(w));
+          name + "'s rows must be whole blocks of " + std::to_string(f.bytes()) + " bytes, got shape " + to_string(w));
   c.check(k < 0 || w[1] < 0 || k == w[1] / f.bytes() * kBlock,
-          "x's K must be weight's " + std::to_string(w[1] / f.bytes() * kBlock) + ", got " + std::to_string(k) +
-              " (weight " + to_string(w) + ", " + f.name + ")");
+          "x's K must be " + name + "'s " + std::to_string(w[1] / f.bytes() * kBlock) + ", got " + std::to_string(k) +
+              " (" + name + " " + to_string(w) + ", " + f.name + ")");
 }
 
 }  // namespace opgraft

@@ -19,7 +19,7 @@ int32_t output_dtype(const Arguments &c) {
 
 void Infer(InferContext &c) {
   const BlockFormat &f = format_of(c);
-  check_rows(c, kTable, f, -1);
+  check_rows(c, kTable, "table", f, -1);
   c.check_dtype(kIndices, "indices", {OPGRAFT_INT32, OPGRAFT_INT64});
   const auto i = c.input(kIndices).shape();
   const int64_t bytes = c.input(kTable).dim(1);

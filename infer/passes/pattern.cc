@@ -78,22 +78,16 @@ bool equal(const TensorType &a, const TensorType &b) {
 
 class Matcher {
  public:
-  Matcher(const Graph &g, const Pattern &p, const Manifest *target) : g_(g), p_(p), target_(target) {}
+  Matcher(const Graph &g, const Users &users, const Pattern &p, const Manifest *target)
+      : g_(g), users_(users), p_(p), target_(target) {}
 
   bool run(NodeId root, Match &out) {
     m_.nodes.assign(p_.calls.size(), kNone);
     const Node &n = g_.node(root);
     if (size_t(p_.results[0].output) >= n.outputs.size()) return false;
     std::vector<Goal> goals{{p_.results[0], n.outputs[size_t(p_.results[0].output)]}};
-    if (!solve(goals)) return false;
-    for (auto &r : p_.results) {
-      if (r.kind == Pattern::Arg::kNode) {
-        if (m_.nodes[size_t(r.node)] == kNone) return false;
-        m_.results.push_back(g_.node(m_.nodes[size_t(r.node)]).outputs[size_t(r.output)]);
-      } else {
-        return false;
-      }
-    }
+    if (!solve(goals) || !siblings(0)) return false;
+    for (auto &r : p_.results) m_.results.push_back(g_.node(m_.nodes[size_t(r.node)]).outputs[size_t(r.output)]);
     out = std::move(m_);
     return true;
   }
@@ -103,6 +97,31 @@ class Matcher {
     Pattern::Arg want;
     ValueId value;
   };
+
+  // Results from `next` on that the first does not lead to: among the users of a value that they share with it.
+  bool siblings(size_t next) {
+    for (; next < p_.results.size(); ++next) {
+      const Pattern::Arg &r = p_.results[next];
+      if (r.kind != Pattern::Arg::kNode) return false;
+      if (m_.nodes[size_t(r.node)] == kNone) break;
+    }
+    if (next == p_.results.size()) return true;
+    const Pattern::Arg &r = p_.results[next];
+    for (auto &a : p_.calls[size_t(r.node)].args) {
+      auto shared = a.kind == Pattern::Arg::kVariable ? m_.values.find(a.name) : m_.values.end();
+      if (shared == m_.values.end()) continue;
+      for (NodeId id : users_[size_t(shared->second)]) {
+        const Node &n = g_.node(id);
+        if (n.dead || size_t(r.output) >= n.outputs.size()) continue;
+        if (std::find(m_.nodes.begin(), m_.nodes.end(), id) != m_.nodes.end()) continue;
+        const Match saved = m_;
+        if (solve({{r, n.outputs[size_t(r.output)]}}) && siblings(next + 1)) return true;
+        m_ = saved;
+      }
+      return false;
+    }
+    return false;
+  }
 
   bool solve(std::vector<Goal> goals) {
     if (++steps_ > 20000) return false;
@@ -209,6 +228,7 @@ class Matcher {
   }
 
   const Graph &g_;
+  const Users &users_;
   const Pattern &p_;
   const Manifest *target_;
   Match m_;
@@ -320,8 +340,9 @@ Pattern pattern_of(const Graph &g, Fit fit) {
   return p;
 }
 
-bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, NodeId root, Match &out) {
-  return Matcher(graph, pattern, target).run(root, out);
+bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
+           Match &out) {
+  return Matcher(graph, users, pattern, target).run(root, out);
 }
 
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {

@@ -1,6 +1,7 @@
 // Patterns of `replaces:`: small programs in primitive names, and their matching.
 //
 //   program := { name "=" call newline } result { "," result } [ "->" setting { "," setting } ]
+//              a further result stands on the way to the first, or takes an input that the first takes, too
 //   call    := Primitive "(" arg { "," arg } { "," attr "=" want } ")"
 //   arg     := name [output] | number | "_" | call [output]
 //   output  := "[" i "]", of several
@@ -105,9 +106,11 @@ struct Match {
   std::vector<ValueId> results;
 };
 
+using Users = std::vector<std::vector<NodeId>>;  // by value, as Graph::users gives them
 // Matches with the first result at output 0 of `root`. Names in `attributes` (of the op that goes in)
 // bind scalar constants or attributes; all other names bind values.
-bool match(const Graph &graph, const Pattern &pattern, const Manifest *target, NodeId root, Match &out);
+bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
+           Match &out);
 // Whether dtypes and densities are what the pattern asks for. Where not, it is meant for other graphs: no more is said
 // than of what does not match.
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m);

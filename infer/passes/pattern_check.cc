@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <set>
 
 #include "infer/passes/pattern.h"
@@ -24,9 +25,12 @@ class Checker {
   void run() {
     for (auto &s : p_.settings) asked_.insert({s.name, s.other});
     reach(p_.results[0]);
+    // A further result that takes an input of what was reached is found among that value's users.
+    for (auto &r : p_.results)
+      if (r.kind == Pattern::Arg::kNode && takes_known(p_.calls[size_t(r.node)])) reach(r);
     for (size_t i = 0; i < p_.calls.size(); ++i)
       if (!reached_.count(int(i)))
-        fail(fmt::format("{} must be computed on the way to the first result",
+        fail(fmt::format("{} must be computed on the way to the first result, or share an input with it",
                          p_.calls[i].label.empty() ? p_.calls[i].op : p_.calls[i].label));
     for (auto &r : p_.results)
       if (r.kind != Pattern::Arg::kNode) fail("results must be calls or labels");
@@ -50,7 +54,14 @@ class Checker {
 
   void reach(const Pattern::Arg &a) {
     if (a.kind != Pattern::Arg::kNode || !reached_.insert(a.node).second) return;
-    for (auto &x : p_.calls[size_t(a.node)].args) reach(x);
+    for (auto &x : p_.calls[size_t(a.node)].args) {
+      reach(x);
+      if (x.kind == Pattern::Arg::kVariable && !op_.attr(x.name)) met_.insert(x.name);
+    }
+  }
+  bool takes_known(const Pattern::Call &c) const {
+    return std::any_of(c.args.begin(), c.args.end(),
+                       [&](auto &a) { return a.kind == Pattern::Arg::kVariable && met_.count(a.name); });
   }
 
   void variable(const std::string &name) {
@@ -129,6 +140,7 @@ class Checker {
   std::set<std::string> asked_;           // by settings
   std::set<std::string> values_, attrs_;  // what a match binds
   std::set<int> reached_;
+  std::set<std::string> met_;  // values of what was reached
 };
 
 }  // namespace

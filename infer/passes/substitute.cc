@@ -59,7 +59,7 @@ class Substituter {
     for (NodeId root : roots) {
       if (g_.node(root).dead) continue;
       Match m;
-      if (!match(g_, pattern, op ? &op->manifest : nullptr, root, m)) continue;
+      if (!match(g_, users_, pattern, op ? &op->manifest : nullptr, root, m)) continue;
       if (rule.trace_pattern && !match_traced(rule, root, m)) continue;
       if (!applies(g_, pattern, m)) continue;
       std::string node = g_.node(root).name;
@@ -147,7 +147,7 @@ class Substituter {
     Match exact;
     try {
       rule.trace_pattern(traced);
-      if (!match(g_, pattern_of(*traced, Fit::kExact), nullptr, root, exact)) return false;
+      if (!match(g_, users_, pattern_of(*traced, Fit::kExact), nullptr, root, exact)) return false;
     } catch (const std::exception &) {
       return false;  // the function does not take these dtypes or shapes
     }
@@ -310,7 +310,7 @@ class Substituter {
   const ValueId first_new_;  // values from here on are the swaps' own
   std::map<ValueId, ValueId> origin_;
   std::set<std::tuple<std::string, std::string, std::string>> reported_;
-  std::vector<std::vector<NodeId>> users_;
+  Users users_;
   std::vector<int> position_;  // in the order, by node
   bool settled_ = true;        // whether the order has what was swapped
   Report report_;

@@ -246,6 +246,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Neg(x)", "input gamma must be bound", false},
       {"Add(Mul(x, gamma), residual)", "input bias must be bound, as residual after it is", false},
       {"m = Neg(x)\nMul(x, gamma)", "m must be computed on the way", false},
+      {"Mul(x, gamma), Neg(bias)", "Neg must be computed on the way to the first result, or share an input", false},
       {"Mul(x, gamma), x", "results must be calls", false},
       {"MatMul(x, gamma, transpose_b=tranpose)", "MatMul(transpose_b=) must be a value", false},
       {"Mul(x, gamma) -> eps=1", "-> eps= must be one of the op's attributes (epsilon, mode)", false},

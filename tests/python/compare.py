@@ -1,6 +1,9 @@
 """What tests of operators and patterns share: inputs, a Cell of a function, what becomes of it, and float32 results
 against what they should be, within a bound that the caller derives."""
 
+import importlib.util
+import pathlib
+
 import numpy as np
 from opgraft import nn, rewrite
 
@@ -8,6 +11,15 @@ U = 2.0**-24  # of one rounding to float32, relative
 SILU = 7  # roundings of SiLU as in aot_ops/elementwise/cases.py: exp 2 ulp, a sum, a quotient
 TANH = 6
 SLOPE = 1.13  # the steepest of SiLU and GELU: what an error before them grows by at most
+
+
+def cases(folder):
+    """An operator folder's case table."""
+    file = pathlib.Path(__file__).resolve().parents[2] / "aot_ops" / folder / "cases.py"
+    spec = importlib.util.spec_from_file_location(f"cases_of_{folder}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def normal(*shape, seed=0):

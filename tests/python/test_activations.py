@@ -1,24 +1,12 @@
 """GELU, SiLU and SwiGLU: the spellings that are replaced and what is not taken for them, gradients against differences
 of the formulas, NaN of every kind."""
 
-import importlib.util
-import pathlib
-
 import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from compare import SILU, TANH, Net, U, close, graft, normal
+from compare import SILU, TANH, Net, U, cases, close, graft, normal
 from opgraft import Tensor, _core, ops, rewrite
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-
-
-def cases(folder):
-    spec = importlib.util.spec_from_file_location(f"cases_of_{folder}", ROOT / "aot_ops" / folder / "cases.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def p(name, *inputs, **attrs):
