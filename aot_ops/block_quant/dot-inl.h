@@ -10,6 +10,7 @@
 #define OPGRAFT_BLOCK_DOT_INL_H_
 #endif
 
+#include "aot_ops/common/quantise-inl.h"
 #include "opgraft/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -182,32 +183,12 @@ void PackBlocks(const BlockFormat &f, const uint8_t *weight, int64_t k, int64_t 
 // Row m of x in codes of eight bits: of each block the largest size is 127 steps. A block with a NaN or an infinity
 // has a scale of NaN.
 template <class T> void QuantiseRow(const void *x, int64_t k, int64_t m, const QuantRows &to) {
-  const hn::ScalableTag<float> d;
-  const hn::RebindToSigned<decltype(d)> di;
-  const int64_t lanes = int64_t(hn::Lanes(d)), blocks = k / kBlock;
+  const int64_t blocks = k / kBlock;
   for (int64_t b = 0; b < blocks; ++b) {
     const T *from = static_cast<const T *>(x) + m * k + b * kBlock;
-    auto most = hn::Zero(d), bad = hn::Zero(d);
-    for (int64_t i = 0; i < kBlock; i += lanes) {
-      const auto v = hn::Abs(LoadF32(d, from + i));
-      most = hn::Max(most, v);
-      bad = hn::Add(bad, hn::Mul(v, hn::Zero(d)));  // 0, or NaN
-    }
-    const float largest = hn::GetLane(hn::MaxOfLanes(d, most)), not_finite = hn::GetLane(hn::SumOfLanes(d, bad));
-    const float inverse = largest > 0 ? 127.0f / largest : 0.0f;
-    const bool tiny = !(inverse <= 3.4e38f);  // 127 / largest overflows: too small to matter, but not to be NaN
-    int8_t *codes = to.codes + m * k + b * kBlock;
-    auto sum = hn::Zero(di);
-    for (int64_t i = 0; i < kBlock; i += lanes) {
-      auto v = hn::NearestInt(hn::Mul(LoadF32(d, from + i), hn::Set(d, tiny ? 0.0f : inverse)));
-      if (not_finite != 0) v = hn::Zero(di);
-      sum = hn::Add(sum, v);
-      HWY_ALIGN int32_t lane[hn::MaxLanes(di)];
-      hn::Store(v, di, lane);
-      for (int64_t j = 0; j < lanes; ++j) codes[i + j] = int8_t(lane[j]);
-    }
-    to.scale[m * blocks + b] = largest / 127.0f + not_finite;
-    to.sum[m * blocks + b] = hn::GetLane(hn::SumOfLanes(di, sum));
+    const QuantisedRun run = QuantiseRun<T>(from, nullptr, kBlock, to.codes + m * k + b * kBlock);
+    to.scale[m * blocks + b] = run.scale;
+    to.sum[m * blocks + b] = run.sum;
   }
 }
 

@@ -80,6 +80,26 @@ def quant_bound(u, x, scale, offset, sqrt_mode=False):
     return np.where(np.abs(y - np.floor(y) - 0.5) <= 3 * 2.0**-24 * (np.abs(s * x) + np.abs(offset)), 1.0, 0.0)
 
 
+TINY = 127 / 3.4e38  # 127 over less overflows float32: such rows have codes 0
+
+
+def dynamic_quant(x, smooth=1.0):
+    x = x * smooth
+    largest = np.abs(x).max(-1, initial=0.0)  # NaN where one is
+    largest = np.where(np.isfinite(largest), largest, np.nan)
+    y = np.divide(127 * x, largest[..., None], out=np.zeros(x.shape), where=largest[..., None] > TINY)
+    return [np.rint(np.where(np.isfinite(y), y, 0.0)), largest / 127]
+
+
+def dynamic_quant_bound(u, x, smooth=1.0):
+    """x smooth rounds, 127 over the largest of them, and the product: of at most 127. The scale rounds twice."""
+    x = np.where(np.isfinite(x * smooth), x * smooth, 0.0)
+    largest = np.abs(x).max(-1, initial=0.0)
+    y = np.divide(127 * x, largest[..., None], out=np.zeros(x.shape), where=largest[..., None] > TINY)
+    near = np.abs(y - np.floor(y) - 0.5) <= 4 * 2.0**-24 * np.abs(y)
+    return [np.where(near, 1.0, 0.0), 3 * 2.0**-24 * largest / 127]
+
+
 def anti_quant(x, scale, offset=0.0, sqrt_mode=False, dtype="float16", subtract_offset=False):
     return channel_scale(scale, sqrt_mode) * (x - offset if subtract_offset else x + offset)
 
@@ -101,6 +121,7 @@ def dequant_bound(u, x, deq_scale, sqrt_mode=False, relu_flag=False, dtype="floa
 
 REFERENCE = {
     "QuantV2": quant,
+    "DynamicQuantExt": dynamic_quant,
     "AntiQuant": anti_quant,
     "Dequant": dequant,
     "QuantBatchMatmul": quant_product,
@@ -108,6 +129,7 @@ REFERENCE = {
 }
 BOUND = {
     "QuantV2": quant_bound,
+    "DynamicQuantExt": dynamic_quant_bound,
     "AntiQuant": anti_quant_bound,
     "Dequant": dequant_bound,
     "QuantBatchMatmul": quant_product_bound,
@@ -226,6 +248,17 @@ CASES += (
        {"op": "QuantV2", "inputs": [("float32", (40,), "special"), ("float32", [2.0]), ("float32", [0.5])], "attrs": {},
         "rtol": 0.0, "atol": 0.0}]
 )  # fmt: skip
+CASES += [
+    {"op": "DynamicQuantExt", "inputs": [(t, x), *([(t, x[-1:], (0.1, 3.0))] if smooth else [])], "attrs": {},
+     "rtol": 0.0, "atol": 0.0} for t in TOLERANCE for smooth in (False, True)
+    for x in [(1, 64), (3, 33), (5,), (2, 3, 700), (0, 5), (5, 0), (40, 1)]
+] + [
+    {"op": "DynamicQuantExt", "inputs": [(t, (6, 40), "special")], "attrs": {}, "rtol": 0.0, "atol": 0.0}
+    for t in TOLERANCE
+] + [
+    {"op": "DynamicQuantExt", "inputs": [("float32", [[0.0] * 4, [127.0, -126.5, 2.5, 3.5], [1e-44, 0, 0, -1e-44]])],
+     "attrs": {}, "rtol": 0.0, "atol": 1e-40}
+]  # fmt: skip
 A, B = ("int8", (4, 8)), ("int8", (8, 3))
 X, W, S = ("float32", (4, 8)), ("int8", (8, 3)), ("float32", (3,))
 REFUSED = [
@@ -270,6 +303,10 @@ REFUSED = [
             op="QuantV2"),
     refused("QuantV2: rounding_mode must be ROUND, got 'FLOOR'", X, ("float32", (8,)), ("float32", (8,)),
             op="QuantV2", rounding_mode="FLOOR"),
+    refused("DynamicQuantExt: x.dtype must be one of float32, float16, bfloat16, got int8", A, op="DynamicQuantExt"),
+    refused(r"DynamicQuantExt: smooth_scales.shape must be \(8,\), got \(3,\)", X, S, op="DynamicQuantExt"),
+    refused("DynamicQuantExt: smooth_scales.dtype must equal x.dtype float32, got float16", X, ("float16", (8,)),
+            op="DynamicQuantExt"),
     refused(r"AntiQuant: offset must have the axis of scale, got shapes \(4, 1\) and \(8,\)", A, ("float32", (8,)),
             ("float32", (4, 1)), op="AntiQuant"),
     refused("Dequant: x.dtype must be one of int32, got int8", A, ("float32", (8,)), op="Dequant"),

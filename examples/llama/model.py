@@ -104,6 +104,35 @@ class StoredEmbedding(StoredDense):
         return super().construct(x)
 
 
+class ChannelDense(nn.Cell):
+    """nn.Dense without a bias over a weight of eight bits, (N, K), with a scale for each row; x is turned into eight
+    bits, too, each of its rows with a scale of its own."""
+
+    def __init__(self, weight):
+        super().__init__()
+        scale = np.abs(weight).max(1) / 127
+        codes = np.rint(weight / np.where(scale > 0, scale, 1)[:, None])
+        self.weight = Parameter(codes.astype(np.int8), requires_grad=False)
+        self.scale = Parameter(scale.astype(np.float32), requires_grad=False)
+
+    def construct(self, x):
+        rows, token = ops.DynamicQuantExt()(x.reshape(-1, x.shape[-1]))
+        y = ops.quant_batch_matmul(rows, self.weight, self.scale, pertokenScaleOptional=token, transpose_x2=True,
+                                   dtype=x.dtype)  # fmt: skip
+        return y.reshape(*x.shape[:-1], self.weight.shape[0])
+
+
+class ChannelEmbedding(ChannelDense):
+    """Embedding over such a table."""
+
+    def construct(self, indices):
+        rows = ops.cast(ops.gather(self.weight, indices), opgraft.float32)
+        return rows * ops.gather(self.scale, indices).expand_dims(-1)
+
+    def project(self, x):
+        return super().construct(x)
+
+
 class MLP(nn.Cell):
     def __init__(self, config, dtype):
         super().__init__()
@@ -168,19 +197,25 @@ class LlamaForCausalLM(nn.Cell):
         return logits, *present
 
 
-def load(file, dtype=opgraft.float32, stored=False, **more):
-    """LlamaForCausalLM with the weights of a GGUF file, expanded to dtype, or as `stored` where the file has blocks."""
+def load(file, dtype=opgraft.float32, stored=False, int8=False, **more):
+    """LlamaForCausalLM with the weights of a GGUF file: expanded to dtype; as `stored`, where the file has blocks; or
+    in `int8`, every row with a scale."""
     checkpoint = file if isinstance(file, Checkpoint) else Checkpoint(file)
     net = LlamaForCausalLM(checkpoint.config, dtype, **more)
-    for name, cell in list(net.cells_and_names()) if stored else []:
-        kind = StoredEmbedding if isinstance(cell, Embedding) else StoredDense
-        if isinstance(cell, (nn.Dense, Embedding)):
-            parent, _, key = name.rpartition(".")
-            shape = (cell.embedding_table if kind is StoredEmbedding else cell.weight).shape
-            found = checkpoint.stored(tensor_name(f"{name}.weight"), shape)
-            if found is not None:
-                setattr(dict(net.cells_and_names())[parent], key, kind(*found))
+    for name, cell in list(net.cells_and_names()) if stored or int8 else []:
+        if not isinstance(cell, (nn.Dense, Embedding)):
+            continue
+        table = isinstance(cell, Embedding)
+        tensor, shape = tensor_name(f"{name}.weight"), (cell.embedding_table if table else cell.weight).shape
+        parent, _, key = name.rpartition(".")
+        if int8:
+            kind, found = ChannelEmbedding if table else ChannelDense, (checkpoint.weight(tensor, shape),)
+        else:
+            kind, found = StoredEmbedding if table else StoredDense, checkpoint.stored(tensor, shape)
+        if found is not None:
+            setattr(dict(net.cells_and_names())[parent], key, kind(*found))
     for name, parameter in net.parameters_dict().items():
-        if parameter.dtype != np.uint8 and (name.endswith("weight") or name.endswith("embedding_table")):
+        expanded = parameter.dtype not in (np.uint8, np.int8)
+        if expanded and (name.endswith("weight") or name.endswith("embedding_table")):
             parameter.set_data(checkpoint.weight(tensor_name(name), parameter.shape, parameter.dtype))
     return net

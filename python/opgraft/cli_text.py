@@ -95,8 +95,8 @@ def add_commands(command, positive, threads):
     """The parsers of both; `command` makes one."""
 
     def checkpoint(p):
-        p.add_argument("--weights", choices=["float32", "bfloat16", "stored"], default="stored",
-                       help="of a checkpoint: expanded, or (default) as it has them")  # fmt: skip
+        p.add_argument("--weights", choices=["float32", "bfloat16", "stored", "int8"], default="stored",
+                       help="of a checkpoint: expanded, as it has them (default), or eight bits")  # fmt: skip
         p.add_argument("--rows", type=positive, metavar="N", help="tokens that the caches hold; default: the context")
 
     p = command("export", run_export, "build a model from a checkpoint and write it")

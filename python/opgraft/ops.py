@@ -375,7 +375,8 @@ for _name, _f, *_arguments in [
     ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
     ("QuantBatchMatmul", quant_batch_matmul, "transpose_x1", "transpose_x2", "dtype"),
     ("WeightQuantBatchMatmul", weight_quant_batch_matmul, "transpose_x", "transpose_weight", "antiquant_group_size"),
-    ("QuantV2", _quantised.quant_v2), ("AntiQuant", _quantised.anti_quant, "sqrt_mode", "dtype"),
+    ("QuantV2", _quantised.quant_v2), ("DynamicQuantExt", _quantised.dynamic_quant_ext),
+    ("AntiQuant", _quantised.anti_quant, "sqrt_mode", "dtype"),
     ("Dequant", _quantised.dequant, "sqrt_mode", "relu_flag", "dtype"),
 ]:  # fmt: skip
     globals()[_name] = _class(_name, _f, *_arguments)

@@ -50,6 +50,13 @@ def quant_v2(x, scale, offset, sqrt_mode=False, rounding_mode="ROUND", dst_type=
                      dst_type=dt.name(dst_type))  # fmt: skip
 
 
+def dynamic_quant_ext(x, smooth_scales=None):
+    """(y, scale): rows of x (..., N) as int8, scale (...) = max |x| / 127 in float32, y = x / scale to nearest even;
+    x times smooth_scales (N,) where given."""
+    given = _given("DynamicQuantExt", lambda name: None, x=x, smooth_scales=smooth_scales)
+    return primitive("DynamicQuantExt", *given)
+
+
 def anti_quant(x, scale, offset, sqrt_mode=False, dtype=dt.float16):
     """scale (x + offset), or scale^2 (x + offset) with sqrt_mode, of int8 x as dtype."""
     given = (_tensor(t, f"AntiQuant: {n}") for n, t in (("x", x), ("scale", scale), ("offset", offset)))

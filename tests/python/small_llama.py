@@ -117,6 +117,8 @@ CLOSE = {"rtol": 0, "atol": 400 * 2.0**-24 * 4}
 # With int8 between: half a step of 127 of the largest element a product, of which 14 stand one after another; each is
 # off by 0.4 % / sqrt(3) of its size at most, and they add up like random steps: 14^0.5 * 0.25 % of up to 4, twice.
 CLOSE_STORED = {"rtol": 0, "atol": 2 * 14**0.5 * 0.0025 * 4}
+# Weights have such an error, too, and it is independent of x's.
+CLOSE_INT8 = {"rtol": 0, "atol": 2**0.5 * CLOSE_STORED["atol"]}
 
 
 def graph_of(net):

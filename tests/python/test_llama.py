@@ -8,7 +8,7 @@ from opgraft import nn, rewrite
 pytest.importorskip("gguf")
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
-from small_llama import CLOSE, CLOSE_STORED, HEADS, IDS, KV, LAYERS, WIDTH, llama, oracle, write  # noqa: E402
+from small_llama import CLOSE, CLOSE_INT8, CLOSE_STORED, HEADS, IDS, KV, LAYERS, WIDTH, llama, oracle, write  # noqa: E402
 
 from llama.checkpoint import GGUFError, tensor_name  # noqa: E402 isort: skip
 
@@ -43,19 +43,25 @@ def test_the_plain_model_is_llama(file):
     np.testing.assert_allclose(got, oracle(file, IDS), **CLOSE)
 
 
+# What is put in, beside what is in all, and how close the logits are.
+KINDS = {
+    "float32": ({"SwiGLU"}, CLOSE),
+    "stored": ({"BlockQuantQKV", "BlockQuantSwiGLU"}, CLOSE_STORED),
+    "int8": ({"SwiGLU"}, CLOSE_INT8),
+}
+
+
 @pytest.mark.parametrize("grafted", [False, True], ids=["plain", "grafted"])
-@pytest.mark.parametrize("stored", [False, True], ids=["expanded", "stored"])
-def test_caches_in_place_are_the_same(file, stored, grafted):
-    net = llama.build(file, "stored" if stored else "float32")[0]
+@pytest.mark.parametrize("weights", KINDS)
+def test_caches_in_place_are_the_same(file, weights, grafted):
+    net = llama.build(file, weights)[0]
+    fused, close = KINDS[weights]
     if grafted:
         report = rewrite.substitute(net)
-        fused = {"BlockQuantQKV", "BlockQuantSwiGLU"} if stored else {"SwiGLU"}
         assert {s["op"].split("@")[0] for s in report.swapped} >= {"FusedAddRmsNorm", "RotaryPositionEmbedding", *fused}
     want = oracle(file, IDS)
     for begin, end in [(0, 6), (6, 7), (7, 8), (8, 10)]:
-        np.testing.assert_allclose(
-            run(net, IDS[begin:end], begin)[-1], want[end - 1], **(CLOSE_STORED if stored else CLOSE)
-        )
+        np.testing.assert_allclose(run(net, IDS[begin:end], begin)[-1], want[end - 1], **close)
 
 
 def test_the_grafted_plain_model_is_proven(file):

@@ -107,6 +107,22 @@ def test_there_and_back():
     near(call(ops.Dequant(True, dtype=opgraft.float32), sums, SCALE), squared, 3)
 
 
+def test_activations_quantised_on_the_fly():
+    x = RNG.standard_normal((5, 18)).astype(np.float32)
+
+    def product(x, w, scale):
+        y, token = ops.DynamicQuantExt()(x)
+        return ops.quant_batch_matmul(y, w, scale, None, None, token, dtype=opgraft.float32), y, token
+
+    got, y, token = call(product, x, X2, SCALE)
+    token, y = token.asnumpy(), y.asnumpy()
+    assert y.dtype == np.int8 and token.shape == (5,)
+    near(call(lambda t: t, token), abs(x).max(-1).astype(float) / 127, 1)
+    exact = x.astype(float) / token[:, None]
+    assert (abs(y - exact) <= 0.5 + 2.0**-15).all() and (abs(y).max(-1) == 127).all()
+    near(got, (y.astype(np.int64) @ X2.astype(np.int64)) * SCALE.astype(float) * token.astype(float)[:, None], 3)
+
+
 def test_names_and_order_are_mindspores():
     taken = {
         "quant_batch_matmul": "x1 x2 scale offset bias pertokenScaleOptional transpose_x1 transpose_x2 dtype",
@@ -115,6 +131,7 @@ def test_names_and_order_are_mindspores():
     }
     for name, order in taken.items():
         assert list(inspect.signature(getattr(ops, name)).parameters) == order.split()
+    assert ops.DynamicQuantExt()(Tensor(X), Tensor(X[0]))[0].shape == X.shape  # x, smooth_scales
 
 
 def test_refusals():
