@@ -32,4 +32,5 @@ def build(checkpoint, weights="float32", rows=None):
     net.set_inputs(opgraft.Tensor(shape=[1, length], dtype=opgraft.int32),
                    opgraft.Tensor(shape=[length], dtype=opgraft.int32))  # fmt: skip
     tokenizer = LlamaTokenizer(checkpoint)
-    return net, Text(tokenizer.to_json(), sorted(tokenizer.eos), tokenizer.chat_form(), rows).user_info()
+    forms = tokenizer.chat_form(), rows, tokenizer.system_form()
+    return net, Text(tokenizer.to_json(), sorted(tokenizer.eos), *forms).user_info()

@@ -1,5 +1,7 @@
 """The tokenizer and the chat template of a GGUF file's own vocabulary."""
 
+import re
+
 from jinja2 import TemplateError
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -66,8 +68,23 @@ class LlamaTokenizer:
         """What the template puts before and after the one thing that a person says, or None without a template."""
         if not self._template:
             return None
-        said = "\u2603said\u2603"
-        before, found, after = self.text([{"role": "user", "content": said}]).partition(said)
-        if not found or said in after:
+        form = self._around("user")
+        if form is None:
             raise GGUFError(f"{self._file}: chat template: does not hold once what is said")
-        return before, after
+        return form
+
+    def system_form(self):
+        """The same before, between and after a system message and what a person says; None where the template takes no
+        such message."""
+        try:
+            return self._around("system", "user") if self._template else None
+        except GGUFError:  # templates raise where they want none
+            return None
+
+    def _around(self, *roles):
+        marks = [f"\u2603{role}\u2603" for role in roles]
+        text = self.text([{"role": role, "content": mark} for role, mark in zip(roles, marks)])
+        if any(text.count(mark) != 1 for mark in marks):
+            return None
+        parts = re.split("|".join(marks), text)
+        return tuple(parts) if text == "".join(p + m for p, m in zip(parts, [*marks, ""])) else None

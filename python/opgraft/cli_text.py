@@ -62,7 +62,7 @@ def run_generate(args):
     model = TextModel(_graph(args))
     if args.state_bytes:
         model.model.limit_state(args.state_bytes)
-    ids = model.encode(args.prompt, chat=not args.no_chat)
+    ids = model.encode(args.prompt, chat=not args.no_chat, system=args.system)
     interrupted, stats, pieces, drawn = [], None, [], []
 
     def interrupt(number, frame):
@@ -108,6 +108,7 @@ def add_commands(command, positive, threads):
     p = command("generate", run_generate, "write on from a prompt; Ctrl-C ends the text")
     p.add_argument("--model", required=True, metavar="FILE", help="a model of `opgraft export`, or a checkpoint")
     p.add_argument("--prompt", required=True)
+    p.add_argument("--system", metavar="TEXT", help="what the model is told before the prompt, in its chat form")
     p.add_argument("--max-tokens", type=positive, default=256, metavar="N", help="default: 256")
     p.add_argument("--temperature", type=float, default=0.0, help="default: 0, the likeliest token each time")
     p.add_argument("--top-k", type=int, default=0, metavar="N", help="draw among the N likeliest; default: all")

@@ -1,7 +1,8 @@
 """Text from a model that keeps its own caches: (input_ids (1, S), position_ids (S,)) -> logits (1, 1, vocab), the
 last token's.
 
-What goes with the model (tokenizer, chat template, limits) stands in its file's user_info: see `Text`.
+What goes with the model (tokenizer, chat form, limits) stands in its file's user_info: see `Text`. The C++ program
+opgraft_generate (infer/cli) reads the same and writes the same text.
 """
 
 import dataclasses
@@ -19,12 +20,14 @@ _KEY = "opgraft.text"  # in user_info
 @dataclasses.dataclass(frozen=True)
 class Text:
     """tokenizer: as `tokenizers` writes it, JSON. eos: ids that end a text. chat: what stands before and after what a
-    person says, where the model was made to answer. context: positions that there are."""
+    person says, where the model was made to answer. context: positions that there are. system: what stands before,
+    between and after a system message and what a person says, where the chat form has one."""
 
     tokenizer: str
     eos: list[int]
     chat: tuple[str, str] | None
     context: int
+    system: tuple[str, str, str] | None = None
 
     def user_info(self):
         return {_KEY: json.dumps(dataclasses.asdict(self))}
@@ -35,13 +38,21 @@ class Text:
             raise ValueError(f"the model says nothing of a tokenizer: its user_info has no {_KEY}")
         try:
             fields = json.loads(user_info[_KEY])
-            chat = fields["chat"] and tuple(fields["chat"])
-            text = Text(fields["tokenizer"], [int(i) for i in fields["eos"]], chat, int(fields["context"]))
+            text = Text(fields["tokenizer"], [int(i) for i in fields["eos"]], _texts(fields["chat"], 2),
+                        int(fields["context"]), _texts(fields.get("system"), 3))  # fmt: skip
         except (ValueError, KeyError, TypeError) as e:
             raise ValueError(f"the model's {_KEY} in user_info is damaged: {e!r}") from None
-        if text.context < 1 or (text.chat and len(text.chat) != 2) or not isinstance(text.tokenizer, str):
+        if text.context < 1 or not isinstance(text.tokenizer, str):
             raise ValueError(f"the model's {_KEY} in user_info is damaged")
         return text
+
+
+def _texts(found, n):
+    if found is None:
+        return None
+    if not isinstance(found, list) or len(found) != n or not all(isinstance(t, str) for t in found):
+        raise ValueError(f"{n} texts, got {found!r}")
+    return tuple(found)
 
 
 @dataclasses.dataclass
@@ -80,10 +91,33 @@ class TextModel:
         except Exception as e:  # tokenizers raises just this
             raise ValueError(f"the model's tokenizer is damaged: {e}") from None
 
-    def encode(self, prompt, chat=True):
-        """Ids of what a person says, within the model's chat form where it has one."""
-        before, after = self.text.chat if chat and self.text.chat else ("", "")
-        return self.tokenizer.encode(before + prompt + after, add_special_tokens=False).ids
+    def encode(self, prompt, chat=True, system=None):
+        """Ids of what a person says, within the model's chat form where it has one; `system`: what the model is told
+        before it."""
+        said = (system or "") + prompt
+        try:
+            said.encode()
+        except UnicodeEncodeError:
+            raise ValueError("the prompt must be UTF-8 text") from None
+        if system is not None:
+            if not chat or self.text.system is None:
+                what = "the model's file has none with a system message" if chat else "got a prompt outside of it"
+                raise ValueError(f"a system message needs a chat form, {what}")
+            before, between, after = self.text.system
+            whole = before + system + between + prompt + after
+        else:
+            before, after = self.text.chat if chat and self.text.chat else ("", "")
+            whole = before + prompt + after
+        if self._spelled(whole) != whole:  # `tokenizers` drops what the vocabulary lacks
+            lost = next((f"U+{ord(c):04X}" for c in said if self._spelled(c) != c), "the model's own chat form")
+            raise ValueError(f"the model's vocabulary cannot spell {lost}")
+        return self._ids(whole)
+
+    def _ids(self, text):
+        return self.tokenizer.encode(text, add_special_tokens=False).ids
+
+    def _spelled(self, text):
+        return self.tokenizer.decode(self._ids(text), skip_special_tokens=False)
 
     def logits(self, ids, position):
         """(vocab,) after these ids, the first of which stands at `position`."""
@@ -101,7 +135,10 @@ class TextModel:
             raise ValueError(f"generate: ids must be in [0, {vocabulary}), got {bad[0]}")
         if len(ids) > self.text.context:
             raise ValueError(f"the prompt has {len(ids)} tokens, the model's context {self.text.context}")
-        rng, stats = np.random.default_rng(seed), Statistics(prompt_tokens=len(ids))
+        if not 0 <= seed < 2**32:
+            raise ValueError(f"the seed must be in [0, {2**32 - 1}], got {seed}")
+        # The Mersenne Twister, whose numbers are those of C++'s std::mt19937.
+        rng, stats = np.random.RandomState(seed), Statistics(prompt_tokens=len(ids))
         pieces = self._pieces()
         position, begin = 0, time.perf_counter()
         self.session.reset()

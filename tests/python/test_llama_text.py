@@ -109,6 +109,33 @@ def test_too_little_memory_is_said(file):
         next(model.generate(IDS, 4))
 
 
+def test_a_system_message_stands_where_the_template_puts_it(file):
+    model, tokenizer = text_model(file), llama.LlamaTokenizer(llama.Checkpoint(file))
+    said = [{"role": "system", "content": "thin"}, {"role": "user", "content": "the tin"}]
+    assert model.encode("the tin", system="thin") == tokenizer.chat(said)
+    with pytest.raises(ValueError, match="a system message needs a chat form, got a prompt outside of it"):
+        model.encode("the tin", chat=False, system="thin")
+    model.text = Text(model.text.tokenizer, [0], None, 48)
+    with pytest.raises(ValueError, match="the model's file has none with a system message"):
+        model.encode("the tin", system="thin")
+
+
+@pytest.mark.parametrize("prompt,error", [
+    ("the Tin", r"the model's vocabulary cannot spell U\+0054"),
+    ("\u2603", r"the model's vocabulary cannot spell U\+2603"),
+    ("\udcff", "the prompt must be UTF-8 text"),
+])  # fmt: skip
+def test_what_cannot_be_spelled(file, prompt, error):
+    with pytest.raises(ValueError, match=error):
+        text_model(file).encode(prompt)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32])
+def test_seeds_that_cannot_be(file, seed):
+    with pytest.raises(ValueError, match=rf"the seed must be in \[0, 4294967295\], got {seed}"):
+        next(text_model(file).generate(IDS, 4, seed=seed))
+
+
 def opgraft_command(*args, **more):
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)}
     return subprocess.run([sys.executable, "-m", "opgraft", *map(str, args)], capture_output=True, text=True, env=env,
