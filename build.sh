@@ -8,7 +8,7 @@ VENV=$ROOT/.venv
 PY=$VENV/bin/python
 CMAKE=${CMAKE:-cmake}
 JOBS=${JOBS:-$(nproc)}
-APT=(cmake ninja-build libhwy-dev libyaml-cpp-dev libfmt-dev libprotozero-dev nlohmann-json3-dev libgtest-dev libbenchmark-dev)
+APT=(cmake ninja-build libhwy-dev libyaml-cpp-dev libfmt-dev libprotozero-dev nlohmann-json3-dev libpcre2-dev libgtest-dev libbenchmark-dev)
 
 failed() {
   local rc=$1 line=$2 command=$3
