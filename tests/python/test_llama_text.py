@@ -15,7 +15,7 @@ from opgraft.generation import Text, TextModel
 pytest.importorskip("gguf")
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
-from small_llama import CLOSE, IDS, ROOT, finish, graph_of, llama, oracle, text_model, write  # noqa: E402
+from small_llama import CLOSE, IDS, ROOT, finish, graph_of, llama, oracle, smollm2, text_model, write  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -167,13 +167,6 @@ def test_the_pipeline_of_commands(file, tmp_path):
                           (["--model", best, "--state-bytes", 4096], "reached its bound")]:  # fmt: skip
         done = opgraft_command("generate", "--prompt", "the", *options)
         assert done.returncode == 1 and said in done.stderr and "Traceback" not in done.stderr
-
-
-def smollm2():
-    found = list((ROOT / "build" / "data" / "smollm2").rglob("*.gguf"))
-    if not found and os.environ.get("OPGRAFT_REQUIRE_MODELS"):
-        raise FileNotFoundError("build/data/smollm2: the model was not fetched")
-    return found[0] if found else None
 
 
 # shared/real-inputs.md: greedy, of the chat prompt.
