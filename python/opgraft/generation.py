@@ -40,7 +40,7 @@ class Text:
             fields = json.loads(user_info[_KEY])
             text = Text(fields["tokenizer"], [int(i) for i in fields["eos"]], _texts(fields["chat"], 2),
                         int(fields["context"]), _texts(fields.get("system"), 3))  # fmt: skip
-        except (ValueError, KeyError, TypeError) as e:
+        except (ValueError, KeyError, TypeError, RecursionError) as e:
             raise ValueError(f"the model's {_KEY} in user_info is damaged: {e!r}") from None
         if text.context < 1 or not isinstance(text.tokenizer, str):
             raise ValueError(f"the model's {_KEY} in user_info is damaged")
