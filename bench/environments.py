@@ -13,18 +13,19 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 HERE = pathlib.Path(__file__).resolve().parent
 
 
-def find(names, install=False):
-    """{peer: its Python, or None where it is not installed}; with `install`, those missing are installed."""
+def find(names, install=False, peers=PEERS):
+    """{peer: its Python, or None where it is not installed}; with `install`, those missing are installed. `peers` has
+    a folder and requirements, or None, for each name."""
     found = {}
     for name in names:
-        folder, requirements, _ = PEERS[name]
+        folder, requirements, *_ = peers[name]
         if requirements is None:
             python = ROOT / folder / "bin" / "python"
             found[name] = python if python.exists() else pathlib.Path(sys.executable)
             continue
         found[name] = _python(folder, requirements, install)
         if not found[name]:
-            print(f"operators.py: {name} is not installed (--install does): its column stays empty", file=sys.stderr)
+            print(f"{name} is not installed (--install does): its column stays empty", file=sys.stderr)
     return found
 
 
@@ -32,7 +33,7 @@ def plot(result, path, install=False):
     """Draws the result, in an environment of its own."""
     python = _python(".venv-plot", "plot.txt", install)
     if python is None:
-        print(f"operators.py: {path} is not drawn: matplotlib is not installed (--install does)", file=sys.stderr)
+        print(f"{path} is not drawn: matplotlib is not installed (--install does)", file=sys.stderr)
         return
     with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
         json.dump(result, file)
@@ -59,5 +60,5 @@ def _install(folder, requirements):
     pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     done = subprocess.run([*pip, "-r", str(requirements)], stdin=subprocess.DEVNULL)
     if done.returncode:
-        print(f"operators.py: {requirements.name} could not be installed", file=sys.stderr)
+        print(f"{requirements.name} could not be installed", file=sys.stderr)
     return done.returncode == 0

@@ -14,7 +14,6 @@ import os
 import pathlib
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +25,7 @@ import environments  # noqa: E402
 import machine  # noqa: E402
 import report  # noqa: E402
 from peers import PEERS  # noqa: E402
+from process import Process  # noqa: E402
 from rows import rows, save  # noqa: E402
 
 
@@ -63,41 +63,12 @@ SIMD = {
 }
 
 
-class Peer:
-    """A worker process; it runs only while it is asked something."""
-
+class Peer(Process):
     def __init__(self, name, python, threads, simd, log):
         self.name = name
-        variables = {k: str(threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
-        variables |= {"OPGRAFT_NUM_THREADS": str(threads), "GLOG_v": "4", "PYTHONDONTWRITEBYTECODE": "1",
-                      "PYTHONPATH": str(ROOT / "build" / "python")}  # fmt: skip
-        variables |= {"TORCHINDUCTOR_CACHE_DIR": str(ROOT / "build" / "bench" / "inductor")} | SIMD[simd]
-        command = [str(python), str(ROOT / "bench" / "worker.py"), name, "--threads", str(threads)]
-        self.process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
-            env=os.environ | variables, start_new_session=True,
-        )  # fmt: skip
-
-    def ask(self, **task):
-        if self.process.poll() is not None:
-            return {"missing": f"the process ended with {self.process.returncode}"}
-        os.killpg(self.process.pid, signal.SIGCONT)
-        try:
-            self.process.stdin.write(json.dumps(task) + "\n")
-            self.process.stdin.flush()
-            line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
-            return {"missing": f"the process ended with {self.process.wait()}"}
-        os.killpg(self.process.pid, signal.SIGSTOP)
-        return json.loads(line)
-
-    def close(self):
-        if self.process.poll() is None:
-            os.killpg(self.process.pid, signal.SIGCONT)
-            self.process.kill()
-        self.process.wait()
+        inductor = {"TORCHINDUCTOR_CACHE_DIR": str(ROOT / "build" / "bench" / "inductor")}
+        super().__init__([python, ROOT / "bench" / "worker.py", name, "--threads", threads], threads, log,
+                         inductor | SIMD[simd])  # fmt: skip
 
 
 def measure_row(row, peers, folder, effort):

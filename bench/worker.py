@@ -9,34 +9,23 @@ Each line is a JSON object, and is answered by one:
 """
 
 import argparse
-import ctypes
 import gc
 import importlib
-import json
-import os
 import pathlib
-import signal
-import sys
 import time
-import traceback
+
+import serving
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("peer")
 parser.add_argument("--threads", type=int, default=2)
 args = parser.parse_args()
-# Whatever ends the controller ends this process too, which may be stopped at that time.
-PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+answers = serving.begin()
 
 import numpy as np  # noqa: E402
-
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
 from peers import PEERS, Missing  # noqa: E402
 from rows import load, rows  # noqa: E402
 
-# Frameworks print to standard output, too.
-answers = os.fdopen(os.dup(1), "w")
-os.dup2(2, 1)
 peer = importlib.import_module(f"peers.{PEERS[args.peer][2]}")
 table, built = {r.name: r for r in rows()}, {}
 
@@ -126,24 +115,18 @@ def collect():
     gc.freeze()
 
 
-collect()
-for line in sys.stdin:
-    task = json.loads(line)
+def handle(task):
     row = table.get(task.get("row"))
-    try:
-        if task["do"] == "version":
-            answer = {"version": peer.VERSION()}
-        elif task["do"] == "build":
-            answer = build(row, task["data"], task["patience"])
-        elif task["do"] == "time":
-            answer = turn(built[row.name][0], task["seconds"])
-        else:
-            built.pop(row.name, None)
-            collect()
-            answer = {}
-    except Missing as e:
-        answer = {"missing": str(e)}
-    except Exception as e:  # noqa: BLE001 - a peer's failure is a figure that is missing, with its reason
-        traceback.print_exc()
-        answer = {"missing": f"{type(e).__name__}: {str(e).strip().splitlines()[0] if str(e).strip() else ''}"[:200]}
-    print(json.dumps(answer), file=answers, flush=True)
+    if task["do"] == "version":
+        return {"version": peer.VERSION()}
+    if task["do"] == "build":
+        return build(row, task["data"], task["patience"])
+    if task["do"] == "time":
+        return turn(built[row.name][0], task["seconds"])
+    built.pop(row.name, None)
+    collect()
+    return {}
+
+
+collect()
+serving.serve(answers, handle, Missing)

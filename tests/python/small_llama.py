@@ -142,6 +142,7 @@ def finish(steps):
 
 
 def smollm2():
+    """The GGUF file of the real model, or None where it was not fetched."""
     found = list((ROOT / "build" / "data" / "smollm2").rglob("*.gguf"))
     if not found and os.environ.get("OPGRAFT_REQUIRE_MODELS"):
         raise FileNotFoundError("build/data/smollm2: the model was not fetched")

@@ -1,0 +1,68 @@
+"""opgraft: a model of `opgraft export` and `optimize`, or the plain one, which concatenates its caches."""
+
+import json
+
+import numpy as np
+import opgraft
+from opgraft import _core
+
+from . import SLOTS
+
+
+def VERSION():
+    return f"opgraft {opgraft.__version__}"
+
+
+class Decoder:
+    def __init__(self, files, threads, variant):
+        _core.set_threads(threads)
+        graph = opgraft.load(files[variant])
+        self.concatenates = len(graph.inputs) > 2
+        self.empty = [np.zeros([1, graph.dims(i)[1], 0, graph.dims(i)[3]], np.float32) for i in graph.inputs[2:]]
+        self.model = _core.Model(graph)
+        self.sessions = [_core.Session(self.model) for _ in range(SLOTS)]
+        self.past, self.held = [self.empty] * SLOTS, [0] * SLOTS
+        self.last = None
+
+    def begin(self, slot, ids):
+        if self.concatenates:
+            self.past[slot] = self.empty
+        else:
+            self.sessions[slot].reset()
+        return self._run(slot, 0, ids)
+
+    def step(self, slot, position, token):
+        if self.concatenates and self.past[slot][0].shape[2] != position:
+            self.past[slot] = [np.ascontiguousarray(a[:, :, :position]) for a in self.past[slot]]
+        return self._run(slot, position, [token])
+
+    def _run(self, slot, position, ids):
+        inputs = self._inputs(slot, position, ids)
+        self.last, *new = self.sessions[slot].run(inputs)
+        if self.concatenates:  # for this moment both are there
+            self.held[slot] = sum(a.nbytes for a in inputs[2:] + new)
+            self.past[slot] = new
+        return int(np.argmax(self.last))
+
+    def _inputs(self, slot, position, ids):
+        ids = np.asarray([ids], np.int32)
+        return [ids, np.arange(position, position + ids.shape[1], dtype=np.int32), *self.past[slot]]
+
+    def logits(self):
+        return self.last.reshape(-1)
+
+    def kv(self, slot):
+        if self.concatenates:
+            return {"bytes": sum(a.nbytes for a in self.past[slot]), "peak": self.held[slot]}
+        return {"bytes": self.sessions[slot].state_bytes, "peak": self.sessions[slot].state_bytes}
+
+    def profile(self, slot, position, ids, runs=8):
+        """Shares of the operators in a step at `position`, and in a text's first tokens `ids`."""
+
+        def ops(inputs):
+            found = json.loads(self.sessions[slot].profile(inputs, runs))
+            return {"total_us": found["total_us"], "ops": [[o["op"], o["count"], o["us"]] for o in found["ops"]]}
+
+        decode = ops(self._inputs(slot, position, [ids[0]]))
+        self.past[slot] = self.empty
+        return {"decode": decode, "prefill": ops(self._inputs(slot, 0, ids))}

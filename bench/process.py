@@ -1,0 +1,43 @@
+"""A peer's process, as its controller sees it."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+class Process:
+    """A program that answers lines of JSON (bench/serving.py); it runs only while it is asked something."""
+
+    def __init__(self, command, threads, log, variables=None):
+        held = {k: str(threads) for k in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")}
+        held |= {"OPGRAFT_NUM_THREADS": str(threads), "GLOG_v": "4", "PYTHONDONTWRITEBYTECODE": "1",
+                 "PYTHONPATH": str(ROOT / "build" / "python")} | (variables or {})  # fmt: skip
+        self.process = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True,
+            env=os.environ | held, start_new_session=True,
+        )  # fmt: skip
+
+    def ask(self, **task):
+        if self.process.poll() is not None:
+            return {"missing": f"the process ended with {self.process.returncode}"}
+        os.killpg(self.process.pid, signal.SIGCONT)
+        try:
+            self.process.stdin.write(json.dumps(task) + "\n")
+            self.process.stdin.flush()
+            line = self.process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            return {"missing": f"the process ended with {self.process.wait()}"}
+        os.killpg(self.process.pid, signal.SIGSTOP)
+        return json.loads(line)
+
+    def close(self):
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGCONT)
+            self.process.kill()
+        self.process.wait()
