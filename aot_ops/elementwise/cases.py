@@ -45,6 +45,8 @@ REFERENCE = {
     "SiLU": lambda x: x / (1.0 + np.exp(-x)),
     "ReLU": lambda x: np.maximum(x, 0),
     "ReLU6": lambda x: np.clip(x, 0, 6),
+    "Round": np.rint,
+    "ClampScalar": lambda x, min=-INF, max=INF: np.minimum(np.maximum(x, min), max),
     "Neg": np.negative,
     "Square": np.square,
     "GeLU": lambda x, **attrs: gelu(x, **attrs) if x.size else x,
@@ -67,6 +69,7 @@ FUNCTIONS = [
     "SiLU",
     "ReLU",
     "ReLU6",
+    "Round",
     "Neg",
     "Square",
     "GeLU",
@@ -182,6 +185,19 @@ CASES = (
         if op not in POSITIVE
         for w in (100.0, 12.0, 1e-3)
     ]
+    + [case("Round", [(t, [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.25, 1023.5, -7.0, NAN, INF, -INF])]) for t in FLOATS]
+    + [case("Round", [("float32", [8388607.5, -8388607.5, 8388609.0, 3e38, 0.49999997, -0.0])])]
+    + [
+        case("ClampScalar", [(t, s, (-9, 9))], limits)
+        for t in TOLERANCE
+        for s in SHAPES
+        for limits in ({"min": -2.0, "max": 3.0}, {"min": 1.0}, {"max": -1.0}, {"min": 2.0, "max": -2.0}, {})
+    ]
+    # A limit that the type does not hold is rounded to it, as a number beside a tensor is.
+    + [case("ClampScalar", [(t, (3, 17))], {"min": -0.3, "max": 0.7}, rtol=TOLERANCE[t]) for t in FLOATS]
+    + [case("ClampScalar", [("float32", (40,), "special")], {"min": -1.5, "max": 2.0})]
+    + [case("ClampScalar", [("int64", [2**53 - 1, -(2**53), 5, -5])], {"min": -4.0, "max": 1e300})]
+    + [case("ClampScalar", [("int32", [2**31 - 1, -(2**31), 5, -5])], {"min": -1e10, "max": 4.0})]
     + [case("Select", [("bool", [[True], [False], [True]]), (t, (3, 17)), (t, (17,))]) for t in [*FLOATS, "int64"]]
     + [case("Select", [("bool", [True, False] * 20), ("float32", (40,)), ("float32", [-INF])])]
     + [case("Select", [("bool", True), ("int32", (2, 3), (-9, 9)), ("int32", (3,), (-9, 9))])]
@@ -230,6 +246,24 @@ REFUSED = [
         "inputs": [("float32", (4,))],
         "attrs": {"approximate": "fast"},
         "error": "GeLU: approximate must be 'tanh' or 'none', got 'fast'",
+    },
+    {
+        "op": "Round",
+        "inputs": [("float32", (4,))],
+        "attrs": {"decimals": 2},
+        "error": "Round: decimals must be 0, got 2",
+    },
+    {
+        "op": "ClampScalar",
+        "inputs": [("int32", (4,))],
+        "attrs": {"min": 0.5},
+        "error": "ClampScalar: min must be a whole number for int32, got 0.5",
+    },
+    {
+        "op": "ClampScalar",
+        "inputs": [("float32", (4,))],
+        "attrs": {"max": NAN},
+        "error": "ClampScalar: max must be a number, got nan",
     },
     {
         "op": "Select",

@@ -29,7 +29,8 @@ enum UnaryOp {
   kSquare,
   kGeLU,
   kGeLUErf,
-  kReLU6
+  kReLU6,
+  kRound
 };
 }
 #endif
@@ -53,6 +54,7 @@ template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSiLU) return Silu<T>(d, x);
   if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
   if constexpr (op == kReLU6) return ReLU6Of(d, x);
+  if constexpr (op == kRound) return hn::Round(x);  // halves to even
   if constexpr (op == kNeg) return hn::Neg(x);
   if constexpr (op == kSquare) return hn::Mul(x, x);
   if constexpr (op == kGeLU) return GeluTanh<T>(d, x);
@@ -89,6 +91,7 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
       case kGeLU: return Loop<kGeLU>(x, y, n);
       case kGeLUErf: return Loop<kGeLUErf>(x, y, n);
       case kReLU6: return Loop<kReLU6>(x, y, n);
+      case kRound: return Loop<kRound>(x, y, n);
     }
 }
 
@@ -113,11 +116,16 @@ namespace {
 
 constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare; }
 constexpr int64_t grain(UnaryOp op) {
-  return takes_integers(op) || op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 ? 16384 : 8192;
+  const bool cheap = op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 || op == kRound;
+  return takes_integers(op) || cheap ? 16384 : 8192;
 }
 
-// GeLU's attribute `approximate` chooses between the two formulas.
+// GeLU's attribute `approximate` chooses between the two formulas; Round knows whole numbers only.
 UnaryOp chosen(const Arguments &a, UnaryOp op) {
+  if (op == kRound) {
+    const int64_t decimals = a.attr_int("decimals", 0);
+    a.check(decimals == 0, "decimals must be 0, got " + std::to_string(decimals));
+  }
   if (op != kGeLU) return op;
   const std::string form = a.attr_string("approximate", "tanh");
   a.check(form == "tanh" || form == "none", "approximate must be 'tanh' or 'none', got '" + form + "'");
@@ -154,6 +162,7 @@ double formula(UnaryOp op, double x) {
     case kSiLU: return x / (1 + std::exp(-x));
     case kReLU: return x < 0 ? 0 : x;
     case kReLU6: return x < 0 ? 0 : x > 6 ? 6 : x;
+    case kRound: return std::nearbyint(x);
     case kNeg: return -x;
     case kSquare: return x * x;
     case kGeLU: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
@@ -196,6 +205,7 @@ OPGRAFT_UNARY(Sigmoid)
 OPGRAFT_UNARY(SiLU)
 OPGRAFT_UNARY(ReLU)
 OPGRAFT_UNARY(ReLU6)
+OPGRAFT_UNARY(Round)
 OPGRAFT_UNARY(Neg)
 OPGRAFT_UNARY(Square)
 OPGRAFT_UNARY(GeLU)

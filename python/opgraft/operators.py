@@ -91,7 +91,8 @@ Tensor.__hash__ = object.__hash__
 Tensor.__getitem__ = _getitem
 Tensor.__iter__ = lambda self: (self[i] for i in range(len(self)))
 Tensor.T = property(ops.transpose)
-for _name in ("reshape", "transpose", "broadcast_to", "expand_dims", "squeeze", "split", "mean", "tile"):
+for _name in ("reshape", "transpose", "broadcast_to", "expand_dims", "squeeze", "split", "mean", "tile", "round",
+              "clamp", "clip"):  # fmt: skip
     setattr(Tensor, _name, getattr(ops, _name))
 Tensor.astype = ops.cast
 Tensor.sum = lambda self, axis=None, dtype=None, keepdims=False: ops.sum(self, axis, keepdims, dtype=dtype)

@@ -9,6 +9,7 @@ from . import dtype as dt
 from . import norms as _norms
 from . import quantised as _quantised
 from . import rotary as _rotary
+from . import rounding as _rounding
 from . import sparse as _sparse
 from . import windows as _windows
 from .custom import Custom, CustomRegOp, DataType
@@ -58,6 +59,8 @@ sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "
 reciprocal = _unary("reciprocal", "Reciprocal")
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
 relu6, neg, square = _unary("relu6", "ReLU6"), _unary("neg", "Neg"), _unary("square", "Square")
+round, clamp, clip, clip_by_value = _rounding.round, _rounding.clamp, _rounding.clamp, _rounding.clip_by_value  # noqa: A001
+__all__ += ["clamp", "clip", "clip_by_value", "round"]
 
 
 @_export
@@ -370,7 +373,8 @@ for _name, _f, *_arguments in [
     ("BroadcastTo", broadcast_to, "shape"), ("Select", select),
     ("StridedSlice", strided_slice, "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"),
     ("Neg", neg),
-    ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest),
+    ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest), ("Rint", _rounding.rint),
+    ("Round", lambda x, decimals=0: round(x, decimals=decimals)),
     ("Split", _split, "axis", "output_num"),
     ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
     ("QuantBatchMatmul", quant_batch_matmul, "transpose_x1", "transpose_x2", "dtype"),

@@ -133,6 +133,16 @@ EVERYDAY = [
     ("x.astype(ms.int32)", "Cast", one),
     ("1.5 / x", "Reciprocal", lambda n: [positive(n, 4)]),
     ("ops.stack((x, y), 1)", "Stack", two),
+    ("ops.round(x * 3)", "Round", one),
+    ("ops.Rint()(x * 3)", "Rint", one),
+    ("mint.round(x * 3)", "Round", half),
+    ("ops.clamp(x, -1.0, 1.0)", "ClampScalar", one),
+    ("ops.clamp(x, -0.3, 1)", "ClampScalar", half),
+    ("ops.clamp(x, max=0.5)", "ClampScalar", one),
+    ("x.clip(0.5)", "ClampScalar", one),
+    ("x.clamp(-1, 2)", "ClampScalar", lambda n: [whole(n, 4)]),
+    ("ops.clamp(x, max=2)", "ClampScalar", lambda n: [whole(n, 4, dtype=np.int64)]),
+    ("ops.clip_by_value(x, -1.0, 1.0)", "Maximum Minimum", one),
 ]
 
 # Refused: the primitive, and the message where it is known.
@@ -140,7 +150,6 @@ REFUSED = [
     ("ops.log(x)", "Log", lambda n: [positive(n, 4)]),
     ("ops.abs(x)", "Abs", one),
     ("ops.sin(x)", "Sin", one),
-    ("ops.clamp(x, -1.0, 1.0)", "ClampScalar", one),
     ("x.max(axis=-1)", "ArgMaxWithValue", one),
     ("mint.max(x, 1)[0]", "MaxDim", one),
     ("ops.amin(x, -1)", "ReduceMin", one),

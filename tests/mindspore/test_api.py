@@ -63,6 +63,17 @@ CALLS = {  # with the arguments that a reader of MindSpore's documentation gives
         m.Tensor(A.astype(np.float16))
     ),
     "LayerNorm": lambda m: m.nn.LayerNorm((4,), -1, -1, 2, "ones", 1e-3)(m.Tensor(A)),
+    "round": lambda m: m.ops.round(m.Tensor(A / 2)),
+    "Round": lambda m: m.ops.Round()(m.Tensor(A / 2)),
+    "Rint": lambda m: m.ops.Rint()(m.Tensor(A / 2)),
+    "Tensor.round": lambda m: m.Tensor(A / 2).round(),
+    "clamp": lambda m: m.ops.clamp(m.Tensor(A), -2, 5.5),
+    "clip, from below": lambda m: m.ops.clip(m.Tensor(A), 1),
+    "Tensor.clamp": lambda m: m.Tensor(A).clamp(max=3),
+    "clamp of integers": lambda m: m.ops.clamp(m.Tensor(INDEX), 1, 3),
+    "clamp of integers by fractions": lambda m: m.ops.clamp(m.Tensor(INDEX), 0.5, 3),
+    "clamp by tensors": lambda m: m.ops.clamp(m.Tensor(A), m.Tensor(A[0]), m.Tensor(A[1])),
+    "clip_by_value": lambda m: m.ops.clip_by_value(m.Tensor(A), -2, 5.5),
     "Embedding": lambda m: m.nn.Embedding(3, 2, False, "ones", m.float32, 1)(m.Tensor(INDEX)),
 }
 
@@ -82,7 +93,9 @@ def test_the_same_call_gives_the_same(name):
 @pytest.mark.parametrize("call", [
     lambda m: m.ops.Gather(1)(m.Tensor(A), m.Tensor(INDEX), 1),
     lambda m: m.ops.Softmax(0, 1), lambda m: m.ops.split(m.Tensor(A), [1, 1], 1),
-], ids=["Gather by batches", "too many attributes", "sections of another sum"])  # fmt: skip
+    lambda m: m.ops.clamp(m.Tensor(A)), lambda m: m.ops.round(m.Tensor(A), decimals=2),
+], ids=["Gather by batches", "too many attributes", "sections of another sum", "no limit",
+        "decimals"])  # fmt: skip
 def test_what_is_not_taken_is_refused(call):
     with pytest.raises((TypeError, ValueError)):
         call(opgraft)
