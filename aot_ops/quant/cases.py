@@ -68,16 +68,28 @@ def channel_scale(scale, sqrt_mode):
     return scale.astype(float) ** 2 if sqrt_mode else scale
 
 
-def quant(x, scale, offset, sqrt_mode=False):
-    y = np.clip(channel_scale(scale, sqrt_mode) * x + offset, -128, 127)
-    return np.rint(np.where(np.isnan(y), 0.0, y))
-
-
-def quant_bound(u, x, scale, offset, sqrt_mode=False):
-    """Three roundings of what is added: a half may be on the other side, else exact."""
+def quant_steps(x, scale, offset, sqrt_mode, divide, round_first):
+    """The scaled numbers, and with the offset what becomes an integer."""
     s = channel_scale(scale, sqrt_mode)
-    y = s * x + offset
-    return np.where(np.abs(y - np.floor(y) - 0.5) <= 3 * 2.0**-24 * (np.abs(s * x) + np.abs(offset)), 1.0, 0.0)
+    scaled = x / s if divide else s * x
+    return s, scaled, (np.rint(scaled) if round_first else scaled) + offset
+
+
+def quant(x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False):
+    y = np.clip(quant_steps(x, scale, offset, sqrt_mode, divide, round_first)[-1], -128, 127)
+    return (np.trunc if round_first else np.rint)(np.where(np.isnan(y), 0.0, y))
+
+
+def quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False):
+    """Three roundings of what is added: where they decide a half's side, or that of a whole number which is cut, the
+    next integer. Where no step rounds there are none."""
+    steps = quant_steps(x, scale, offset, sqrt_mode, divide, round_first)
+    _, scaled, y = steps
+    error = 3 * 2.0**-24 * (np.abs(scaled) + np.abs(offset))
+    near = lambda v: np.abs(v - np.rint(v)) <= error  # noqa: E731
+    close = near(scaled + 0.5) | near(y) if round_first else near(y + 0.5)
+    exact = np.all([np.broadcast_to(v == np.float32(v), y.shape) for v in steps], axis=0)
+    return np.where(close & ~exact, 1.0, 0.0)
 
 
 TINY = 127 / 3.4e38  # 127 over less overflows float32: such rows have codes 0
@@ -234,6 +246,10 @@ def channel_case(op, x, shape, scale_dtype, of, sqrt=False, **attrs):
 
 CASES += (
     [channel_case("QuantV2", (t, (-20, 20)), s, t, x, q) for t in TOLERANCE for x, s in CHANNELS for q in (False, True)]
+    + [channel_case("QuantV2", (t, (-20, 20)), s, "float32", x, divide=d, round_first=f) for t in TOLERANCE
+       for x, s in CHANNELS for d in (False, True) for f in (False, True)]
+    + [{"op": "QuantV2", "inputs": [("float32", (5, 33), (-90, 90)), ("float32", (33,), (0.1, 0.9))],
+        "attrs": {"divide": d}, "rtol": 0.0, "atol": 0.0} for d in (False, True)]
     + [channel_case("AntiQuant", ("int8", (-128, 128)), s, d, x, q, dtype=t) for t in TOLERANCE for x, s in CHANNELS
        for d, q in (("float32", False), ("float16", True), (t, False))]
     + [channel_case("AntiQuant", ("int8", (-128, 128)), s, "float32", x, dtype=t, subtract_offset=True)
@@ -242,7 +258,11 @@ CASES += (
         "attrs": {"dtype": t}, "rtol": TOLERANCE[t], "atol": SMALLEST} for t in TOLERANCE]
     + [channel_case("Dequant", ("int32", (-2000, 2000)), s, d, x, q, dtype=t, relu_flag=r) for t in TOLERANCE
        for x, s in CHANNELS for d, q, r in (("float32", False, False), ("float16", True, True), (t, False, True))]
-    # Halves go to the even neighbour; what is beyond saturates.
+    # Halves go to the even neighbour, before an odd offset or after it; what is beyond saturates.
+    + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 300.0]),
+                                    ("float32", [2.0 if d else 0.5]), ("float32", [o])],
+        "attrs": {"divide": d, "round_first": f}, "rtol": 0.0, "atol": 0.0}
+       for o in (0.0, 3.0, -2.5) for d in (False, True) for f in (False, True)]
     + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 300.0]),
                                     ("float32", [1.0]), ("float32", [0.0])], "attrs": {}, "rtol": 0.0, "atol": 0.0},
        {"op": "QuantV2", "inputs": [("float32", (40,), "special"), ("float32", [2.0]), ("float32", [0.5])], "attrs": {},

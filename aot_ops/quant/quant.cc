@@ -1,5 +1,5 @@
-// QuantV2: int8 of scale x + offset; AntiQuant: scale (x + offset) of int8, or scale (x - offset); Dequant: deq_scale x
-// of int32. Scales and offsets are one value, or one for every index of an axis.
+// QuantV2: int8 of scale x + offset, or as models spell it (see Form); AntiQuant: scale (x + offset) of int8, or scale
+// (x - offset); Dequant: deq_scale x of int32. Scales and offsets are one value, or one for every index of an axis.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -10,6 +10,14 @@
 #define HWY_TARGET_INCLUDE "quant.cc"
 #include "hwy/foreach_target.h"
 #include "opgraft/simd.h"
+
+#ifndef OPGRAFT_QUANT_ONCE
+#define OPGRAFT_QUANT_ONCE
+namespace opgraft {
+// Bits of what a row does besides scale and offset.
+enum Form { kPlain = 0, kDivide = 1, kRoundFirst = 2, kRelu = 4 };
+}  // namespace opgraft
+#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -51,20 +59,41 @@ template <class X, class Y, class F> HWY_INLINE void Each(const void *from, void
   for (int64_t j = i; j < n; ++j) y[j] = ys[j - i];
 }
 
-template <class T>
-void Quantise(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, bool) {
-  const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::MulAdd(v, s, o); };
+// The compiler would make one rounding of the product's and the sum's: other results than those of Mul and Add.
+template <class V> HWY_INLINE V Rounded(V v) {
+#if HWY_ARCH_X86
+  asm("" : "+v"(v.raw));
+#endif
+  return v;
+}
+
+// Each step is rounded to float32, as in the operators that it stands for.
+template <class T, bool divide, bool round_first>
+void QuantiseAs(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step) {
+  const auto f = [](auto v, auto s, auto o) HWY_ATTR {
+    v = divide ? hn::Div(v, s) : Rounded(hn::Mul(v, s));
+    return round_first ? hn::Trunc(hn::Add(hn::Round(v), o)) : hn::Add(v, o);
+  };
   Each<T, int8_t>(x, y, n, scale, offset, step, f);
 }
 template <class T>
-void FromInt8(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, bool) {
+void Quantise(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
+  switch (form) {
+    case kPlain: return QuantiseAs<T, false, false>(x, y, n, scale, offset, step);
+    case kDivide: return QuantiseAs<T, true, false>(x, y, n, scale, offset, step);
+    case kRoundFirst: return QuantiseAs<T, false, true>(x, y, n, scale, offset, step);
+    default: return QuantiseAs<T, true, true>(x, y, n, scale, offset, step);
+  }
+}
+template <class T>
+void FromInt8(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int) {
   const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::Mul(hn::Add(v, o), s); };
   Each<int8_t, T>(x, y, n, scale, offset, step, f);
 }
 template <class T>
-void FromInt32(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, bool relu) {
+void FromInt32(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
   const hn::ScalableTag<float> d;
-  const auto least = hn::Set(d, relu ? 0.0f : -HUGE_VALF);
+  const auto least = hn::Set(d, form == kRelu ? 0.0f : -HUGE_VALF);
   const auto f = [&](auto v, auto s, auto) HWY_ATTR {
     v = hn::Mul(v, s);
     return hn::IfThenElse(hn::Lt(v, least), least, v);  // keeps NaN
@@ -126,7 +155,7 @@ template <Kind kind> void Infer(InferContext &c) {
   if (kind == kQuant) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   else c.check_dtype(0, "x", {kind == kAnti ? OPGRAFT_INT8 : OPGRAFT_INT32});
   check_channels(c, 1, scale_name(kind));
-  if (kind == kAnti) c.check_inputs(2, 3);
+  if (kind != kDequant) c.check_inputs(2, 3);
   if (kind != kDequant && c.inputs() > 2) {
     check_channels(c, 2, "offset");
     const int a = axis_of(c, 1), b = axis_of(c, 2);
@@ -169,6 +198,12 @@ template <Kind kind> Channels channels(const Context &c) {
   return r;
 }
 
+template <Kind kind> int form(const Arguments &c) {
+  if (kind == kDequant) return c.attr_bool("relu_flag", false) ? kRelu : kPlain;
+  if (kind == kAnti) return kPlain;
+  return (c.attr_bool("divide", false) ? kDivide : 0) | (c.attr_bool("round_first", false) ? kRoundFirst : 0);
+}
+
 template <Kind kind> void Kernel(Context &c) {
   const int64_t size = c.input(0).size();
   if (size == 0) return;
@@ -178,13 +213,14 @@ template <Kind kind> void Kernel(Context &c) {
   const int64_t in = int64_t(dtype_size(c.input(0).dtype())), out = int64_t(dtype_size(c.output(0).dtype()));
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
-  const bool relu = kind == kDequant && c.attr_bool("relu_flag", false), last = r.inner == 1;
+  const bool last = r.inner == 1;
+  const int as = form<kind>(c);
   // Runs of one channel; on the last axis, of all of them.
   const int64_t run = last ? r.channels : r.inner;
   c.parallel_for(size, 16384, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end;) {
       const int64_t at = i % run, n = std::min(end - i, run - at), channel = last ? at : i / run % r.channels;
-      f(x + i * in, y + i * out, n, r.scale.data() + channel, r.offset.data() + channel, last ? 1 : 0, relu);
+      f(x + i * in, y + i * out, n, r.scale.data() + channel, r.offset.data() + channel, last ? 1 : 0, as);
       i += n;
     }
   });
@@ -192,7 +228,7 @@ template <Kind kind> void Kernel(Context &c) {
 
 template <Kind kind> void Reference(Context &c) {
   const Channels r = channels<kind>(c);
-  const bool relu = kind == kDequant && c.attr_bool("relu_flag", false);
+  const int as = form<kind>(c);
   dispatch<float, float16, bfloat16, int8_t, int32_t>(c, c.input(0).dtype(), [&](auto from) {
     dispatch<float, float16, bfloat16, int8_t>(c, c.output(0).dtype(), [&](auto to) {
       using X = decltype(from);
@@ -201,11 +237,12 @@ template <Kind kind> void Reference(Context &c) {
         const size_t k = size_t(i / r.inner % r.channels);
         const double x = double(float(c.input(0).data<X>()[i])), s = double(r.scale[k]), o = double(r.offset[k]);
         if constexpr (std::is_same_v<Y, int8_t>) {
-          const double v = x * s + o;
+          const double scaled = as & kDivide ? x / s : x * s;
+          const double v = as & kRoundFirst ? std::trunc(std::nearbyint(scaled) + o) : scaled + o;
           c.output(0).data<Y>()[i] = v != v ? Y(0) : Y(std::nearbyint(std::clamp(v, -128.0, 127.0)));
         } else {
           const double v = (x + o) * s;
-          c.output(0).data<Y>()[i] = Y(float(relu && v < 0 ? 0.0 : v));
+          c.output(0).data<Y>()[i] = Y(float(as == kRelu && v < 0 ? 0.0 : v));
         }
       }
     });
@@ -218,7 +255,7 @@ template <Kind kind> void Reference(Context &c) {
 #define OPGRAFT_QUANT(Name, n, kind)                                        \
   OPGRAFT_OP(Name, .inputs = n, .infer = ::opgraft::Infer<::opgraft::kind>, \
              .kernel = ::opgraft::Kernel<::opgraft::kind>, .reference = ::opgraft::Reference<::opgraft::kind>)
-OPGRAFT_QUANT(QuantV2, 3, kQuant)
+OPGRAFT_QUANT(QuantV2, -1, kQuant)
 OPGRAFT_QUANT(AntiQuant, -1, kAnti)
 OPGRAFT_QUANT(Dequant, 2, kDequant)
 #endif

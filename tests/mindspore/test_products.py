@@ -149,3 +149,71 @@ def test_an_exported_pruned_layer(tmp_path, density, swapped):
     bound = (terms + 1) * 2.0**-24 * (abs(x64) @ abs(w.T) + abs(bias))
     for y in (got, layer(Tensor(x)).asnumpy()):
         assert (abs(y - (x64 @ w.T + bias)) <= bound).all()
+
+
+class Quantising(nn.Cell):
+    def __init__(self, scale, zero):
+        super().__init__()
+        self.scale, self.zero = ms.Parameter(Tensor(scale), name="s"), ms.Parameter(Tensor(zero), name="z")
+
+
+class Clamped(Quantising):  # QuantizeLinear of ONNX
+    def construct(self, x):
+        y = ops.round(x / self.scale) + ops.cast(self.zero, ms.float32)
+        return ops.cast(ops.clamp(y, -128, 127), ms.int8)
+
+
+class ByValue(Quantising):  # torch's fake_quantize
+    def construct(self, x):
+        y = ops.round(x * self.scale + ops.cast(self.zero, ms.float32))
+        return ops.cast(ops.clip_by_value(y, -128, 127), ms.int8)
+
+
+class Symmetric(Quantising):
+    def construct(self, x):
+        return ops.cast(ops.Rint()(ops.clamp(x / self.scale, -128.0, 127.0)), ms.int8)
+
+
+class Narrow(Quantising):
+    def construct(self, x):
+        return ops.cast(ops.clamp(ops.round(x / self.scale), -127, 127), ms.int8)
+
+
+@pytest.mark.parametrize("make", [Clamped, ByValue, Symmetric, Narrow])
+@pytest.mark.parametrize("shape", [(33,), (), (7, 1)])
+def test_exported_quantising(make, shape, tmp_path):
+    """The bits of MindSpore's own kernels, halves included."""
+    rng = np.random.default_rng(2)
+    x = rng.uniform(-90, 90, (4, 7, 33)).astype(np.float32)
+    x.flat[:8] = [0.25, 0.75, -0.25, -0.75, 1.25, 1e3, -1e3, 63.75]
+    scale = np.float32(0.5) if shape == () else rng.choice([0.5, 0.25, 2.0, 0.7, 1.1], shape).astype(np.float32)
+    net = make(scale, rng.integers(-20, 20, shape).astype(np.int8))
+    got, swapped = grafted(net, x, tmp_path)
+    assert swapped == ([] if make is Narrow else ["QuantV2"])
+    np.testing.assert_array_equal(got, net(Tensor(x)).asnumpy())
+
+
+class Layer(nn.Cell):
+    """nn.Dense with its weight in eight bits."""
+
+    def __init__(self, weight, scale, bias):
+        super().__init__()
+        self.weight, self.scale = ms.Parameter(Tensor(weight), name="w"), ms.Parameter(Tensor(scale), name="s")
+        self.bias, self.product = ms.Parameter(Tensor(bias), name="b"), ops.MatMul(transpose_b=True)
+
+    def construct(self, x):
+        return self.product(x, ops.cast(self.weight, ms.float32) * self.scale) + self.bias
+
+
+def test_an_exported_layer_of_eight_bits(tmp_path):
+    rng = np.random.default_rng(3)
+    w, scale = rng.integers(-128, 128, (35, 18)).astype(np.int8), rng.uniform(0.001, 0.01, (35, 1)).astype(np.float32)
+    net, x = Layer(w, scale, normal(35)), normal(5, 18)
+    got, swapped = grafted(net, x, tmp_path)
+    assert swapped == ["WeightQuantBatchMatmul"]
+    x64, w64 = x.astype(np.float64), (w * scale.astype(np.float64)).T
+    size = abs(x64) @ abs(w64) + abs(normal(35))
+    # As of the weight alone, and one rounding for the bias.
+    bound = 8 * 2.0**-24 * np.sqrt(18 * (x64**2 @ w64**2) / 6) + 5 * 2.0**-24 * size
+    for y in (got, net(Tensor(x)).asnumpy()):
+        assert (abs(y - (x64 @ w64 + normal(35))) <= bound).all()

@@ -1,0 +1,114 @@
+"""Quantising to int8 as models spell it: swapped for QuantV2, with the same bits; what looks like it is not."""
+
+import numpy as np
+import opgraft
+import pytest
+from compare import graft
+from opgraft import Tensor, ops
+
+RNG = np.random.default_rng(0)
+# Halves at a scale of 1/2 or 2, what is beyond int8, what is no number.
+SPECIAL = np.array([0.25, 0.75, -0.25, -0.75, 3.25, 1e3, -1e3, 63.75, -64.25, np.nan, np.inf, -np.inf], np.float32)
+X = np.concatenate([SPECIAL, RNG.uniform(-70, 70, 4 * 7 * 33 - SPECIAL.size).astype(np.float32)]).reshape(4, 7, 33)
+SCALES = {"tensor": np.float32(0.5), "one": np.full(1, 0.37, np.float32)} | {
+    name: RNG.uniform(0.3, 0.8, shape).astype(np.float32) for name, shape in (("channel", (33,)), ("axis 1", (7, 1)))
+}
+
+
+def to_int8(y):
+    return ops.cast(y, opgraft.int8)
+
+
+def clip(y):
+    return ops.minimum(ops.maximum(y, -128.0), 127.0)
+
+
+def zero(z):
+    """A zero point as ONNX has it, of eight bits."""
+    return ops.cast(z, opgraft.float32)
+
+
+SPELLED = {
+    "no offset": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), -128, 127)),
+    "by hand": lambda x, s, z: to_int8(clip(ops.round(x / s))),
+    "clipped first": lambda x, s, z: to_int8(ops.round(ops.clamp(x / s, -128, 127))),
+    "clipped first by hand": lambda x, s, z: to_int8(ops.Rint()(clip(x / s))),
+    "no clip": lambda x, s, z: to_int8(ops.round(x / s)),
+    "QuantizeLinear": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s) + zero(z), -128, 127)),
+    "QuantizeLinear by hand": lambda x, s, z: to_int8(clip(zero(z) + ops.round(x / s))),
+    "torch's fake_quantize": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s + zero(z)), -128, 127)),
+    "its halves by hand": lambda x, s, z: to_int8(clip(ops.round(x / s + zero(z)))),
+    "clipped first with an offset": lambda x, s, z: to_int8(ops.round(clip(x / s + zero(z)))),
+}
+NEAR = {
+    "seven bits": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), -127, 127)),
+    "half of it": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), 0, 127)),
+    "not rounded": lambda x, s, z: to_int8(ops.clamp(x / s, -128, 127)),
+    "the scale is quantised": lambda x, s, z: to_int8(ops.clamp(ops.round(s / x), -128, 127)),
+    "offset after the clip": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), -128, 127) + zero(z)),
+    "to int32": lambda x, s, z: ops.cast(ops.clamp(ops.round(x / s), -128, 127), opgraft.int32),
+}
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("how", ["divided", "multiplied"])
+@pytest.mark.parametrize("name", SPELLED)
+def test_a_spelling_is_swapped(name, how, scale):
+    f, s = SPELLED[name], SCALES[scale]
+    z = RNG.integers(-20, 20, s.shape).astype(np.int8)
+
+    def write(x, s, z):
+        return f(x, s, z) if how == "divided" else f(_Times(x), s, z)
+
+    swapped, before, after = graft(write, Tensor(X), Tensor(s), Tensor(z))
+    assert swapped == ["QuantV2"]
+    np.testing.assert_array_equal(after[0], before[0])  # the same bits, halves included
+    v = X.astype(np.float64) / s if how == "divided" else X * s.astype(np.float64)
+    assert (abs(after[0] - np.clip(np.nan_to_num(v, nan=0), -128, 127)) <= 21).all()  # a half and the zero point
+    assert after[0].max() == 127 and after[0].min() == -128
+
+
+class _Times:
+    """x / s becomes x times s."""
+
+    def __init__(self, x):
+        self.x = x
+
+    def __truediv__(self, s):
+        return self.x * s
+
+
+def test_an_offset_that_is_no_whole_number_is_cut_where_it_was():
+    def write(x, s):
+        return to_int8(ops.clamp(ops.round(x / s) + 0.75, -128, 127))
+
+    swapped, before, after = graft(write, Tensor(X), Tensor(SCALES["channel"]))
+    assert swapped == ["QuantV2"]
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+@pytest.mark.parametrize("name", NEAR)
+def test_what_only_looks_like_it_is_left_alone(name):
+    given = Tensor(X), Tensor(SCALES["channel"]), Tensor(RNG.integers(-20, 20, 33).astype(np.int8))
+    swapped, before, after = graft(NEAR[name], *given, prove=False)
+    assert "QuantV2" not in swapped
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+def test_float16_is_left_alone():
+    """Its quotient is rounded to eleven bits, of which the operator knows nothing."""
+    x, s = (Tensor(a.astype(np.float16)) for a in (X, SCALES["channel"]))
+    swapped, *_ = graft(SPELLED["no offset"], x, s, Tensor(np.zeros(33, np.int8)), prove=False)
+    assert swapped == []
+
+
+def test_there_and_back():
+    """As QDQ models have it: quantised, then widened again."""
+
+    def write(x, s, z):
+        return (ops.cast(SPELLED["QuantizeLinear"](x, s, z), opgraft.float32) - zero(z)) * s
+
+    given = Tensor(X), Tensor(SCALES["channel"]), Tensor(RNG.integers(-20, 20, 33).astype(np.int8))
+    swapped, before, after = graft(write, *given)
+    assert sorted(swapped) == ["AntiQuant", "QuantV2"]
+    np.testing.assert_array_equal(after[0], before[0])
