@@ -88,7 +88,12 @@ class Convolution(nn.Cell):
         return ops.minimum(ops.maximum(self.conv(x, self.weight), 0.0), 1.0)
 
 
-@pytest.mark.parametrize("make", [Slices, Stacked, Divided, Gathered, Product, ColoursLast, Convolution])
+class Clamped(Convolution):
+    def construct(self, x):
+        return ops.clamp(self.conv(x, self.weight), 0.0, 1.0)
+
+
+@pytest.mark.parametrize("make", [Clamped, Slices, Stacked, Divided, Gathered, Product, ColoursLast, Convolution])
 def test_of_an_exported_model(make, tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
     net, x = make(), images()

@@ -43,7 +43,9 @@ class Exported(nn.Cell):
 CLIPS = {
     "none": lambda y: y,
     "relu": lambda y: ops.maximum(y, 0.0),
+    "relu, clamped": lambda y: ops.clamp(y, min=0),
     "relu6": lambda y: ops.minimum(ops.maximum(y, 0.0), 6.0),
+    "relu6, clamped": lambda y: ops.clamp(y, 0, 6),
     "relu6, the other way": lambda y: ops.maximum(ops.minimum(y, 6.0), 0.0),
 }
 FUSED = [
@@ -80,13 +82,13 @@ def test_broadcast_and_clipped(bias, norm, fused, clip, layout, shape):
 
 @pytest.mark.parametrize("write", [
     lambda y: ops.minimum(ops.maximum(y, 0.0), 5.0), lambda y: ops.maximum(y, 0.5),
-    lambda y: ops.minimum(y, 6.0), lambda y: ops.maximum(ops.minimum(y, 6.0), -1.0),
+    lambda y: ops.minimum(y, 6.0), lambda y: ops.maximum(ops.minimum(y, 6.0), -1.0), lambda y: ops.clamp(y, 0, 5),
 ])  # fmt: skip
 def test_other_bounds_stay_outside(write):
     net, x = Exported(True, None, write), normal(1, 4, 5, 5)
     graph, off, _ = grafted(net, 4 * x, prove=False)
     found = operators(graph)
-    assert "FusedConv2D" in found and {"Minimum", "Maximum"} & set(found), found
+    assert "FusedConv2D" in found and {"Minimum", "Maximum", "ClampScalar"} & set(found), found
     assert off == 0.0
 
 

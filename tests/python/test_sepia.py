@@ -63,6 +63,8 @@ SPELLED = {
         SHAPE, lambda x, m: least(ops.concat([ops.expand_dims(y, 1) for y in mix(x[:, 0], x[:, 1], x[:, 2])], 1))),
     "a product": (SHAPE, lambda x, m: least(product(x, m))),
     "a product, the other clip": (SHAPE, lambda x, m: ops.maximum(ops.minimum(product(x, m), 1.0), 0.0)),
+    "torch's clamp": (SHAPE, lambda x, m: ops.clamp(ops.stack(mix(x[:, 0], x[:, 1], x[:, 2]), 1), 0, 1)),
+    "a product, clamped": (SHAPE, lambda x, m: ops.clamp(product(x, m), max=1)),
     "colours last": (SHAPE, lambda x, m: clip(last(x, Tensor(m.asnumpy().T.copy())))),
 }  # fmt: skip
 
@@ -150,6 +152,16 @@ def test_where_it_is_cut(cut, attrs, tmp_path):
     assert node["op"] == "Sepia" and attrs.items() <= node["attrs"].items()
     want = cut(Tensor(sepia(x).astype(np.float32))).asnumpy()
     close(nn.GraphCell(graph)(Tensor(x)).asnumpy(), want, 4, 1.351 * np.abs(x).max())
+
+
+def test_a_limit_that_there_is_stays(tmp_path):
+    """Infinity in a pattern is no other number."""
+    x = images()
+    layer = nn.Conv2d(3, 3, 1, has_bias=False, weight_init=Tensor(MATRIX.reshape(3, 3, 1, 1)))
+    net = Net(lambda x, m: ops.maximum(ops.minimum(layer(x), 0.75), 0.25))
+    graph = unproven(net, x, tmp_path)
+    got = nn.GraphCell(graph)(Tensor(x)).asnumpy()
+    assert "Sepia" in operators(graph) and got.max() == 0.75 and got.min() == 0.25
 
 
 def test_limits_that_cross_stay_as_they_are(tmp_path):
