@@ -11,29 +11,6 @@
 
 namespace opgraft {
 
-const void *PackedWeights::get(const Op &op, const opgraft_infer_args &args, int32_t input,
-                               const std::string &attrs_text) {
-  if (!op.native->prepare) return nullptr;
-  const opgraft_tensor &weight = args.inputs[input];
-  const Shape dims(weight.shape, weight.shape + weight.ndim);
-  auto [low, high] = entries_.equal_range(weight.data);
-  for (auto it = low; it != high; ++it)
-    if (auto &e = it->second;
-        e.op == &op && e.input == input && e.attrs == attrs_text && e.dtype == weight.dtype && e.dims == dims)
-      return e.blob.get();
-  uint64_t bytes = 0;
-  if (int status = op.native->prepare(&args, input, nullptr, &bytes))
-    throw Error(status & 0xff, last_error(op, status));
-  std::shared_ptr<void> blob;
-  if (bytes) {
-    blob = allocate(bytes);
-    if (int status = op.native->prepare(&args, input, blob.get(), &bytes))
-      throw Error(status & 0xff, last_error(op, status));
-    bytes_ += bytes;
-  }
-  return entries_.emplace(weight.data, Entry{&op, input, attrs_text, weight.dtype, dims, blob})->second.blob.get();
-}
-
 namespace {
 
 class Planner {
@@ -327,7 +304,7 @@ class Planner {
                       {}};
       for (ValueId x : n.inputs) plan_->tensors.push_back(planned(x));
       for (ValueId x : n.outputs) plan_->tensors.push_back(planned(x));
-      if (s.op->native->prepare) pack(n, *s.op, ins);
+      if (s.op->native->prepare) ask(n, s.node, *s.op);
       if (s.op != n.impl) plan_->ops.push_back(s.op);
       plan_->instructions.push_back(std::move(ins));
     }
@@ -337,24 +314,30 @@ class Planner {
         plan_->copies.push_back({from, int32_t(i)});
     }
     for (auto &t : made_) plan_->constants.push_back(*t);
+    weights_.answer(requests_);
+    for (size_t i = 0; i < requests_.size(); ++i) {
+      Instruction &ins = plan_->instructions[size_t(asked_by_[i])];
+      if (!requests_[i].packed) continue;
+      ins.packed.resize(size_t(ins.n_inputs));
+      ins.packed[size_t(requests_[i].input)] = requests_[i].packed;
+    }
   }
 
-  void pack(const Node &n, const Op &op, Instruction &ins) {
-    in_.clear();
+  // What the instruction that comes next may want packed.
+  void ask(const Node &n, NodeId id, const Op &op) {
     std::string text;
     for (auto &[k, v] : n.attrs) text += k + "=" + attr_text(v) + ";";
+    std::vector<opgraft_tensor> inputs;
     for (ValueId x : n.inputs) {
       auto &t = info(x);
-      in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
-                     t.type.dtype, element_count(t.type.dims)});
+      inputs.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
+                        t.type.dtype, element_count(t.type.dims)});
     }
-    opgraft_infer_args args = infer_args(ins.node);
+    const FlatAttrs &attrs = *attrs_[size_t(id)];
     for (size_t i = 0; i < n.inputs.size(); ++i) {
-      const void *p = in_[i].data && g_.value(n.inputs[i]).kind == Value::kConstant
-                          ? weights_.get(op, args, int32_t(i), text)
-                          : nullptr;
-      if (p && ins.packed.empty()) ins.packed.resize(n.inputs.size());
-      if (p) ins.packed[i] = p;
+      if (!inputs[i].data || g_.value(n.inputs[i]).kind != Value::kConstant) continue;
+      requests_.push_back({&op, inputs, {attrs.data(), size_t(attrs.size())}, text, int32_t(i)});
+      asked_by_.push_back(int32_t(plan_->instructions.size()));
     }
   }
 
@@ -367,6 +350,8 @@ class Planner {
   std::vector<Step> steps_;
   std::vector<std::unique_ptr<Tensor>> made_;
   std::vector<opgraft_tensor> in_;
+  std::vector<PackRequest> requests_;
+  std::vector<int32_t> asked_by_;  // by request: the instruction
   std::vector<std::pair<ValueId, ValueId>> view_root_alias_;
 };
 

@@ -6,6 +6,7 @@
 
 #include "infer/graph.h"
 #include "infer/native.h"
+#include "infer/packing.h"
 
 namespace opgraft {
 
@@ -47,26 +48,6 @@ struct Plan {
   std::vector<Tensor> constants;  // made at plan time: values known from shapes
   size_t arena_bytes = 0;         // what is allocated
   size_t intermediate_bytes = 0;  // sum of all intermediates and workspaces, unshared
-};
-
-// A weight in an op's own form, made once per model.
-class PackedWeights {
- public:
-  // The packed form of constant input `input`, or null when the op wants none.
-  const void *get(const Op &op, const opgraft_infer_args &args, int32_t input, const std::string &attrs_text);
-  size_t bytes() const { return bytes_; }
-
- private:
-  struct Entry {
-    const Op *op;
-    int32_t input;
-    std::string attrs;
-    int32_t dtype;
-    Shape dims;  // two parameters of a file may share bytes
-    std::shared_ptr<void> blob;
-  };
-  std::multimap<const void *, Entry> entries_;  // by weight
-  size_t bytes_ = 0;
 };
 
 // attrs[node id]: flat attributes kept by the model. Throws GraphError.

@@ -161,7 +161,8 @@ template <class T> void BlockDot(const BlockTile &g, const uint8_t *panel, int64
   BlockFormats<false, T>(g, panel, column, m0, m1);
 }
 
-// Rows [column, column + panel) of a weight as a panel; zeros where there are none.
+// Rows [column, column + panel) of a weight as a panel; zeros where there are none. Codes as BlockFormat::code has
+// them.
 void PackBlocks(const BlockFormat &f, const uint8_t *weight, int64_t k, int64_t n, int64_t column, uint8_t *to) {
   const int64_t lanes = BlockPanel(), blocks = k / kBlock, row = blocks * f.bytes(), head = f.has_least ? 4 : 2;
   for (int64_t b = 0; b < blocks; ++b, to += lanes * f.bytes()) {
@@ -171,10 +172,22 @@ void PackBlocks(const BlockFormat &f, const uint8_t *weight, int64_t k, int64_t 
       std::memcpy(to + 2 * r, block, 2);
       if (f.has_least) std::memcpy(to + 2 * (lanes + r), block + 2, 2);
       uint8_t *codes = to + head * lanes + 4 * r;
-      for (int64_t i = 0; i < kBlock; ++i) {
-        const uint8_t code = uint8_t(f.code(block, i));
-        if (f.bits == 8) codes[i / 4 * 4 * lanes + i % 4] = code;
-        else codes[i / 8 * 4 * lanes + i % 4] |= uint8_t(i % 8 < 4 ? code : code << 4);
+      const uint8_t *stored = block + head;
+      const auto four = [&](int64_t i) {
+        uint32_t v;
+        std::memcpy(&v, stored + i, 4);
+        return v;
+      };
+      const auto put = [&](int64_t q, uint32_t v) { std::memcpy(codes + q * 4 * lanes, &v, 4); };
+      if (f.bits == 8) {
+        for (int64_t q = 0; q < 8; ++q) put(q, four(4 * q) ^ 0x80808080u);
+        continue;
+      }
+      constexpr uint32_t kLow = 0x0f0f0f0fu;  // of two times four codes the first lie in the low halves
+      for (int64_t q = 0; q < 2; ++q) {
+        const uint32_t a = four(8 * q), b = four(8 * q + 4);
+        put(q, (a & kLow) | (b & kLow) << 4);
+        put(q + 2, (a >> 4 & kLow) | (b & ~kLow));
       }
     }
   }
