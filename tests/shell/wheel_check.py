@@ -36,5 +36,6 @@ subprocess.run(["opgraft", "doctor", str(built)], check=True)
 fresh = ops.Custom(f"{built}:SwiGLU", None, None, func_type="aot")
 result = fresh(opgraft.Tensor(x), opgraft.Tensor(gate))
 check(result.asnumpy() if hasattr(result, "asnumpy") else result, x, gate)
-subprocess.run([package / "bin" / "opgraft_infer", "--help"], check=True, stdout=subprocess.DEVNULL)
+for program in ("opgraft_infer", "opgraft_generate"):
+    subprocess.run([package / "bin" / program, "--help"], check=True, stdout=subprocess.DEVNULL)
 print("the wheel works outside the source tree")
