@@ -79,8 +79,11 @@ def test_ids_of_a_seeded_corpus(tmp_path, digits):
 def test_every_character_is_of_the_same_class(tmp_path, digits):
     known = [chr(c) for c in range(sys.maxunicode + 1) if unicodedata.category(chr(c)) not in ("Cn", "Cs")]
     assert len(known) > 280_000
-    private = [c for c in known if unicodedata.category(c) == "Co"]
-    known = sorted(set(known) - set(private)) + private[::997]
+    # One class each, and most of all: private use, Han, Hangul.
+    names = ("CJK UNIFIED", "HANGUL SYLLABLE")
+    large = [c for c in known if unicodedata.category(c) == "Co" or unicodedata.name(c, "").startswith(names)]
+    known = sorted(set(known) - set(large)) + large[::97]
+    assert len(known) > 30_000
     texts = [f"a{c} 1{c} !{c} {c}{c}1\n{c} \n{c}a" for c in known]
     compare(tokenizer(digits), texts, tmp_path)
 
