@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import decoding as _decoding
 from . import dtype as dt
+from . import einsum as _einsum
 from . import norms as _norms
 from . import quantised as _quantised
 from . import rotary as _rotary
@@ -291,7 +292,8 @@ sparse_matmul = _sparse.sparse_matmul
 quant_batch_matmul, weight_quant_batch_matmul = _quantised.quant_batch_matmul, _quantised.weight_quant_batch_matmul
 __all__ += ["apply_rotary_pos_emb", "block_quant_gather", "block_quant_matmul", "cached_attention", "kv_cache_append",
             "rotary_position_embedding", "sample_token", "sparse_matmul"]  # fmt: skip
-__all__ += ["quant_batch_matmul", "weight_quant_batch_matmul"]
+einsum = _einsum.einsum
+__all__ += ["einsum", "quant_batch_matmul", "weight_quant_batch_matmul"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
 avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
@@ -374,6 +376,7 @@ for _name, _f, *_arguments in [
     ("StridedSlice", strided_slice, "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"),
     ("Neg", neg),
     ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest), ("Rint", _rounding.rint),
+    ("Einsum", lambda operands, equation: einsum(equation, *operands), "equation"),
     ("Round", lambda x, decimals=0: round(x, decimals=decimals)),
     ("Split", _split, "axis", "output_num"),
     ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
