@@ -3,11 +3,11 @@
 import mindspore as ms
 import numpy as np
 import opgraft
-import opgraft.mindspore
 import pytest
 from helpers import close
 from mindspore import Tensor, nn, ops
 from opgraft import _core, rewrite
+from opgraft.mindspore import custom, graft
 
 B, H, KV, S, D = 2, 6, 2, 5, 8
 ANGLES = np.outer(np.arange(S), 100.0 ** (-np.arange(0, D, 2) / D)).astype(np.float32)
@@ -201,7 +201,7 @@ def test_gradients(plain, interleaved, mode):
     class Net(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.rotate = opgraft.mindspore.custom("RotaryPositionEmbedding", mode=interleaved)
+            self.rotate = custom("RotaryPositionEmbedding", mode=interleaved)
 
         def construct(self, x, cos, sin):
             return self.rotate(x * 2.0, cos, sin)
@@ -221,3 +221,33 @@ def test_gradients(plain, interleaved, mode):
     close(got[0].asnumpy(), (want[0] if isinstance(want, tuple) else want).asnumpy())
     # d cos: what every row turns, over all that read the table.
     close(got[1].asnumpy(), (2 * x.asnumpy().astype(np.float64) * dy.asnumpy()).sum((0, 1)))
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
+def test_gradients_of_what_is_put_in(mode):
+    """A graft of a Cell that turns: MindSpore asks the Custom for its bprop."""
+    ms.set_context(mode=mode)
+    cos, sin = (Tensor(np.concatenate([t, t], -1)) for t in (COS, SIN))
+
+    class Operator(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.rotate = custom("RotaryPositionEmbedding", mode=0)
+
+        def construct(self, x):
+            return self.rotate(x, cos, sin)
+
+    class Model(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.turn = Halves()
+
+        def construct(self, x):
+            return self.turn(x * 2.0)
+
+    x, dy = Tensor(normal(B, H, S, D)), Tensor(normal(B, H, S, D, seed=3))
+    grafted, report = graft(Model(), Halves, lambda cell: Operator(), prove=(x,))
+    assert [s["node"] for s in report.swapped] == ["turn"]
+    got, want = (ops.vjp(net, x)[1](dy) for net in (grafted, Model()))
+    got, want = (g[0] if isinstance(g, tuple) else g for g in (got, want))
+    close(got.asnumpy(), want.asnumpy())
