@@ -9,6 +9,8 @@
 
 namespace opgraft {
 
+enum Form { kGiven, kFused, kAdd };  // of given statistics; of x alone; of a sum, whose own gradient is added
+
 // The gradient of a parameter is a sum over all rows. It is taken over at most 32 blocks, of at least 8 rows, and then
 // over these: the same sums whatever the number of threads.
 inline int64_t grad_block(int64_t rows) { return std::max<int64_t>(8, (rows + 31) / 32); }
@@ -24,6 +26,24 @@ struct NormGradRows {
   double epsilon;
   bool wide;  // gamma is float32, else x's type
 };
+
+// Inputs dy, x and, with `add`, the gradient of the sum that x is; gamma where it is given; rows of n elements.
+inline NormGradRows norm_grad_rows_of(const Context &c, bool add, int gamma, int64_t n, double epsilon) {
+  NormGradRows a{};
+  a.dy = c.input(0).raw(), a.x = c.input(1).raw();
+  if (c.inputs() > gamma) a.gamma = c.input(gamma).raw();
+  if (add) a.more = c.input(2).raw();
+  a.dx = c.output(0).raw();
+  a.n = n, a.params = c.output(1).size(), a.rows = row_count(c, n);
+  a.epsilon = epsilon;
+  a.wide = wide_params(c, gamma);
+  return a;
+}
+
+inline void check_dsum(InferContext &c) {
+  c.check_same_dtype(2, "dsum", 0, "dy");
+  c.check_same_shape(2, "dsum", 0, "dy");
+}
 
 // A float32 sum as an element of an output.
 inline void put(const TensorView &out, int64_t i, float v) {
@@ -110,3 +130,8 @@ inline void norm_grad_reference(const Context &c, const NormGradRows &a, bool ce
 }
 
 }  // namespace opgraft
+
+// Of a file with Kernel, Reference and Workspace for each form.
+#define OPGRAFT_NORM_GRAD(Name, in, out, Infer, form)                                                                  \
+  OPGRAFT_OP(Name, .inputs = in, .outputs = out, .infer = Infer, .kernel = Kernel<form>, .reference = Reference<form>, \
+             .workspace = Workspace<form>)

@@ -26,7 +26,6 @@ OPGRAFT_SIMD_FLOATS(LayerNormGrad)
 
 namespace {
 
-enum Form { kGiven, kFused, kAdd };  // of given statistics; of x alone; of a sum, whose own gradient is added
 constexpr int gamma_at(Form form) { return form == kGiven ? 4 : form == kFused ? 2 : 3; }
 
 void check(InferContext &c, const char *first, const char *second) {
@@ -55,10 +54,7 @@ template <Form form> void InferFused(InferContext &c) {
   constexpr int gamma = gamma_at(form);
   c.check_inputs(gamma, gamma + 1);
   check(c, "dy", form == kAdd ? "sum" : "x");
-  if (form == kAdd) {
-    c.check_same_dtype(2, "dsum", 0, "dy");
-    c.check_same_shape(2, "dsum", 0, "dy");
-  }
+  if (form == kAdd) check_dsum(c);
   const bool given = c.inputs() > gamma;
   if (given) check_params(c, gamma, "gamma", "dy", true, 1);
   for (int k = 0; k < 2; ++k) c.output(c.input(given ? gamma : 0).dtype(), c.input(0).shape().last(1));
@@ -70,19 +66,13 @@ template <Form form> int row_rank(const Arguments &c) {
 }
 
 template <Form form> NormGradRows rows_of(const Context &c) {
-  NormGradRows a{};
-  a.dy = c.input(form == kGiven ? 1 : 0).raw();
-  a.x = c.input(form == kGiven ? 0 : 1).raw();
-  constexpr int gamma = gamma_at(form);
-  if (c.inputs() > gamma) a.gamma = c.input(gamma).raw();
-  if (form == kAdd) a.more = c.input(2).raw();
-  if (form == kGiven) a.variance = c.input(2).data<float>(), a.mean = c.input(3).data<float>();
-  a.dx = c.output(0).raw();
-  a.n = element_count(c.input(0).shape().last(size_t(row_rank<form>(c))));
-  a.params = c.output(1).size();
-  a.rows = row_count(c, a.n);
-  a.epsilon = c.attr_float("epsilon", form == kGiven ? 1e-7 : 1e-5);
-  a.wide = wide_params(c, gamma);
+  const int64_t n = element_count(c.input(0).shape().last(size_t(row_rank<form>(c))));
+  NormGradRows a =
+      norm_grad_rows_of(c, form == kAdd, gamma_at(form), n, c.attr_float("epsilon", form == kGiven ? 1e-7 : 1e-5));
+  if (form == kGiven) {
+    std::swap(a.dy, a.x);
+    a.variance = c.input(2).data<float>(), a.mean = c.input(3).data<float>();
+  }
   return a;
 }
 
@@ -100,10 +90,7 @@ template <Form form> uint64_t Workspace(InferContext &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-#define OPGRAFT_LAYER_NORM_GRAD(Name, in, Infer, form)                                                               \
-  OPGRAFT_OP(Name, .inputs = in, .outputs = 3, .infer = Infer, .kernel = Kernel<form>, .reference = Reference<form>, \
-             .workspace = Workspace<form>)
-OPGRAFT_LAYER_NORM_GRAD(LayerNormGrad, 5, Infer, kGiven)
-OPGRAFT_LAYER_NORM_GRAD(FusedLayerNormGrad, -1, InferFused<kFused>, kFused)
-OPGRAFT_LAYER_NORM_GRAD(AddLayerNormGrad, -1, InferFused<kAdd>, kAdd)
+OPGRAFT_NORM_GRAD(LayerNormGrad, 5, 3, Infer, kGiven)
+OPGRAFT_NORM_GRAD(FusedLayerNormGrad, -1, 3, InferFused<kFused>, kFused)
+OPGRAFT_NORM_GRAD(AddLayerNormGrad, -1, 3, InferFused<kAdd>, kAdd)
 #endif

@@ -24,7 +24,6 @@ OPGRAFT_SIMD_FLOATS(RmsNormGrad)
 
 namespace {
 
-enum Form { kGiven, kFused, kAdd };  // of given statistics; of x alone; of a sum, whose own gradient is added
 constexpr int gamma_at(Form form) { return form == kFused ? 2 : 3; }
 
 void check(InferContext &c, const char *x, int gamma, bool wide) {
@@ -48,27 +47,15 @@ template <Form form> void InferFused(InferContext &c) {
   constexpr int gamma = gamma_at(form);
   c.check_inputs(gamma, gamma + 1);
   check(c, form == kAdd ? "sum" : "x", gamma, true);
-  if (form == kAdd) {
-    c.check_same_dtype(2, "dsum", 0, "dy");
-    c.check_same_shape(2, "dsum", 0, "dy");
-  }
+  if (form == kAdd) check_dsum(c);
   if (c.inputs() > gamma) c.output(c.input(gamma).dtype(), c.input(gamma).shape());
   else c.output(c.input(0).dtype(), c.input(0).shape().last(1));
 }
 
 template <Form form> NormGradRows rows_of(const Context &c) {
-  constexpr int gamma = gamma_at(form);
-  NormGradRows a{};
-  a.dy = c.input(0).raw();
-  a.x = c.input(1).raw();
-  if (c.inputs() > gamma) a.gamma = c.input(gamma).raw();
-  if (form == kAdd) a.more = c.input(2).raw();
+  NormGradRows a =
+      norm_grad_rows_of(c, form == kAdd, gamma_at(form), c.output(1).size(), c.attr_float("epsilon", 1e-6));
   if (form == kGiven) a.rstd = c.input(2).data<float>();
-  a.dx = c.output(0).raw();
-  a.n = a.params = c.output(1).size();
-  a.rows = row_count(c, a.n);
-  a.epsilon = c.attr_float("epsilon", 1e-6);
-  a.wide = wide_params(c, gamma);
   return a;
 }
 
@@ -86,10 +73,7 @@ template <Form form> uint64_t Workspace(InferContext &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-#define OPGRAFT_RMS_NORM_GRAD(Name, in, Infer, form)                                                                 \
-  OPGRAFT_OP(Name, .inputs = in, .outputs = 2, .infer = Infer, .kernel = Kernel<form>, .reference = Reference<form>, \
-             .workspace = Workspace<form>)
-OPGRAFT_RMS_NORM_GRAD(RmsNormGrad, 4, Infer, kGiven)
-OPGRAFT_RMS_NORM_GRAD(FusedRmsNormGrad, -1, InferFused<kFused>, kFused)
-OPGRAFT_RMS_NORM_GRAD(FusedAddRmsNormGrad, -1, InferFused<kAdd>, kAdd)
+OPGRAFT_NORM_GRAD(RmsNormGrad, 4, 2, Infer, kGiven)
+OPGRAFT_NORM_GRAD(FusedRmsNormGrad, -1, 2, InferFused<kFused>, kFused)
+OPGRAFT_NORM_GRAD(FusedAddRmsNormGrad, -1, 2, InferFused<kAdd>, kAdd)
 #endif
