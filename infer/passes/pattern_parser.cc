@@ -224,11 +224,8 @@ class Parser {
     name = word();
     skip(false);
     if (peek() == ',') ++at_;
-    skip(false);
-    double v;
-    bool integer;
-    if (name.empty() || !number(v, integer) || !integer) fail("dim(name, index)");
-    index = int64_t(v);
+    if (name.empty()) fail("dim(name, index)");
+    index = whole("dim(name, index)");
     skip(false);
     if (peek() != ')') fail("')'");
     ++at_;
@@ -247,13 +244,6 @@ class Parser {
   void arranged(Pattern::Setting::Kind kind) {
     Pattern::Setting s;
     s.kind = kind;
-    double v;
-    bool integer;
-    auto whole = [&](int64_t &to) {
-      skip(false);
-      if (!number(v, integer) || !integer) fail("a whole number");
-      to = int64_t(v);
-    };
     auto symbol = [&](char c) {
       skip(false);
       if (peek() != c) fail(std::string("'") + c + "'");
@@ -266,51 +256,44 @@ class Parser {
       symbol(',');
       s.other = word();
       symbol(',');
-      whole(s.index);
+      s.index = whole("a whole number");
       if (s.other.empty()) fail("a name");
     }
     if (s.name.empty()) fail("a name");
     symbol(')');
     if (kind == Pattern::Setting::kPart || kind == Pattern::Setting::kEvery) {
       symbol('=');
-      whole(s.part);
+      s.part = whole("a whole number");
       symbol('/');
-      whole(s.count);
+      s.count = whole("a whole number");
       if (s.count < 1 || s.part < 0 || s.part >= s.count) fail("i/n with i below n");
     }
     p_.settings.push_back(std::move(s));
   }
   void rank() {
-    Pattern::Setting s;
-    s.kind = Pattern::Setting::kRank;
-    double v;
-    bool integer;
-    of_name(s, "rank(name)=n", '=');
-    if (!number(v, integer) || !integer) fail("a number of dimensions");
-    s.index = int64_t(v);
+    Pattern::Setting s = of_name(Pattern::Setting::kRank, "rank(name)=n", '=');
+    s.index = whole("a number of dimensions");
     p_.settings.push_back(std::move(s));
   }
   void density() {
-    Pattern::Setting s;
-    s.kind = Pattern::Setting::kDensity;
+    Pattern::Setting s = of_name(Pattern::Setting::kDensity, "density(name)<share", '<');
     double v;
     bool integer;
-    of_name(s, "density(name)<share", '<');
     if (!number(v, integer) || !(v > 0) || v > 1) fail("a share of the elements, above 0 and at most 1");
     s.literal = v;
     p_.settings.push_back(std::move(s));
   }
   void dtype() {
-    Pattern::Setting s;
-    s.kind = Pattern::Setting::kDtype;
-    of_name(s, "dtype(name)=dtype", '=');
+    Pattern::Setting s = of_name(Pattern::Setting::kDtype, "dtype(name)=dtype", '=');
     const int32_t wanted = dtype_from_name(word());
     if (!wanted) fail("a dtype");
     s.literal = int64_t(wanted);
     p_.settings.push_back(std::move(s));
   }
   // (name) and the sign behind it
-  void of_name(Pattern::Setting &s, const std::string &form, char sign) {
+  Pattern::Setting of_name(Pattern::Setting::Kind kind, const char *form, char sign) {
+    Pattern::Setting s;
+    s.kind = kind;
     ++at_;
     s.name = word();
     if (s.name.empty() || peek() != ')') fail(form);
@@ -319,6 +302,14 @@ class Parser {
     if (peek() != sign) fail(std::string("'") + sign + "'");
     ++at_;
     skip(false);
+    return s;
+  }
+  int64_t whole(const char *expected) {
+    double v;
+    bool integer;
+    skip(false);
+    if (!number(v, integer) || !integer) fail(expected);
+    return int64_t(v);
   }
 
   const std::string &s_;
