@@ -93,7 +93,8 @@ bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &
   return true;
 }
 
-// Query s of S may see the first T - S + 1 + s keys: 0 there, and what leaves no weight elsewhere.
+}  // namespace
+
 bool causal(const Value &v) {
   if (v.kind != Value::kConstant || v.parameter || v.constant.dims().size() < 2) return false;
   const Shape &dims = v.constant.dims();
@@ -114,12 +115,10 @@ bool causal(const Value &v) {
   return true;
 }
 
-}  // namespace
-
 void check_arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
   bool holds = false;
   try {
-    holds = s.kind == Pattern::Setting::kCausal ? causal(g.value(of)) : arranged(g, of, from, s);
+    holds = arranged(g, of, from, s);
   } catch (const std::exception &) {
     // An operator that refuses the sizes that stand for open ones says nothing.
   }

@@ -348,10 +348,11 @@ bool match(const Graph &graph, const Users &users, const Pattern &pattern, const
 
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
   return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
-    if (s.kind != Pattern::Setting::kDtype && s.kind != Pattern::Setting::kDensity) return true;
+    if (!s.silent()) return true;
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
-    return s.kind == Pattern::Setting::kDtype ? v.type.dtype == int32_t(number(s.literal))
-                                              : v.kind == Value::kConstant && density(v.constant) < number(s.literal);
+    if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
+    if (s.kind == Pattern::Setting::kCausal) return causal(v);
+    return v.kind == Value::kConstant && density(v.constant) < number(s.literal);
   });
 }
 
@@ -364,10 +365,9 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
       attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
       continue;
     }
-    if (s.kind == Pattern::Setting::kDtype || s.kind == Pattern::Setting::kDensity) continue;  // applies
+    if (s.silent()) continue;  // applies
     if (s.arranged()) {
-      const ValueId of = bound(graph, pattern, m, s.name);
-      check_arranged(graph, of, s.other.empty() ? of : bound(graph, pattern, m, s.other), s);
+      check_arranged(graph, bound(graph, pattern, m, s.name), bound(graph, pattern, m, s.other), s);
       continue;
     }
     if (s.kind == Pattern::Setting::kSameDim) {

@@ -59,12 +59,12 @@ struct Pattern {
       kSameDim,
       kDtype,
       kDensity,
+      kCausal,
       kPart,
       kEvery,
       kFirst,
       kLast,
-      kRepeats,
-      kCausal
+      kRepeats
     } kind = kLiteral;
     std::string attr, name;
     AttrValue literal;  // kDtype: its number; kDensity: the share
@@ -74,7 +74,8 @@ struct Pattern {
     int64_t part = 0, count = 0;  // kPart, kEvery
     bool condition() const { return kind >= kRank; }
     bool arranged() const { return kind >= kPart; }
-    std::string text() const;  // of one that is arranged
+    bool silent() const { return kind == kDtype || kind == kDensity || kind == kCausal; }  // see applies
+    std::string text() const;  // of one that is arranged, or causal
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call
@@ -111,13 +112,15 @@ using Users = std::vector<std::vector<NodeId>>;  // by value, as Graph::users gi
 // bind scalar constants or attributes; all other names bind values.
 bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
            Match &out);
-// Whether dtypes and densities are what the pattern asks for. Where not, it is meant for other graphs: no more is said
-// than of what does not match.
+// Whether dtypes, densities and masks are what the pattern asks for. Where not, it is meant for other graphs: no more
+// is said than of what does not match.
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m);
 // The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
 // not known, or a condition on a rank does not hold.
 Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op);
 
+// Query s of S sees the first T - S + 1 + s keys of the constant: 0 there, and what leaves no weight elsewhere.
+bool causal(const Value &mask);
 // Throws Error where `of` is not made of `from` as the condition says.
 void check_arranged(const Graph &graph, ValueId of, ValueId from, const Pattern::Setting &condition);
 

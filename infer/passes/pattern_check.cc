@@ -101,21 +101,19 @@ class Checker {
       auto *declared = op_.attr(s.attr);
       if (!s.condition() && !declared)
         fail(fmt::format("-> {}= must be one of {}", s.attr, names("the op's attributes", op_.attrs)));
-      bool fits =
-          s.kind == Kind::kLiteral || (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
-          (s.kind == Kind::kInverse && (attr || value)) ||
-          ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.kind == Kind::kDtype || s.kind == Kind::kDensity) &&
-           value) ||
-          ((s.kind == Kind::kSameDim || (s.arranged() && s.kind != Kind::kCausal)) && value && is_value(s.other)) ||
-          (s.kind == Kind::kCausal && value);
+      bool fits = s.kind == Kind::kLiteral ||
+                  (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
+                  (s.kind == Kind::kInverse && (attr || value)) ||
+                  ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value) ||
+                  ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
-                         s.arranged()               ? s.text()
-                         : s.kind == Kind::kRank    ? "rank(" + s.name + ")"
-                         : s.kind == Kind::kDtype   ? "dtype(" + s.name + ")"
-                         : s.kind == Kind::kDensity ? "density(" + s.name + ")"
-                         : s.kind == Kind::kSameDim ? "dim(" + s.name + ")=dim(" + s.other + ")"
-                                                    : s.attr + "=",
+                         s.arranged() || s.kind == Kind::kCausal ? s.text()
+                         : s.kind == Kind::kRank                 ? "rank(" + s.name + ")"
+                         : s.kind == Kind::kDtype                ? "dtype(" + s.name + ")"
+                         : s.kind == Kind::kDensity              ? "density(" + s.name + ")"
+                         : s.kind == Kind::kSameDim              ? "dim(" + s.name + ")=dim(" + s.other + ")"
+                                                                 : s.attr + "=",
                          s.name, s.kind == Kind::kName ? "an attribute" : "a value"));
     }
   }

@@ -6,7 +6,8 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from opgraft import Tensor, nn, ops
+from compare import Net
+from opgraft import Tensor, ops
 
 RNG = np.random.default_rng(0)
 X1, X2 = (RNG.integers(-128, 128, s).astype(np.int8) for s in ((5, 18), (18, 35)))
@@ -30,17 +31,8 @@ def _mode(request, _eager):
     opgraft.set_context(mode=request.param)
 
 
-class Call(nn.Cell):
-    def __init__(self, f):
-        super().__init__()
-        self.f = f
-
-    def construct(self, *inputs):
-        return self.f(*inputs)
-
-
 def call(f, *inputs):
-    return Call(f)(*map(Tensor, inputs))
+    return Net(f)(*map(Tensor, inputs))
 
 
 def test_a_product_of_eight_bits():
