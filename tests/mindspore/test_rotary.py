@@ -187,9 +187,9 @@ def test_the_primitive_is_the_operator(cos_format, tokens, tmp_path):
         a, b = (x[..., ::2], x[..., 1::2]) if cos_format % 2 else (x[..., : D // 2], x[..., D // 2 :])
         other = np.stack([-b, a], -1).reshape(x.shape) if cos_format % 2 else np.concatenate([-b, a], -1)
         want = (x * cos + other * sin).reshape(got.shape)
-        # One rounding to float16; before it two products and a sum in float32.
-        atol = 3 * 2.0**-24 * 2 * np.abs(x).max()
-        np.testing.assert_allclose(got.asnumpy().astype(np.float64), want, rtol=1.01 * 2.0**-11, atol=atol)
+        # A product of two float16 has 22 bits and is exact in float32. Their sum rounds to float32, 2^-24, then to
+        # float16: 2^-11, or half of its smallest step.
+        np.testing.assert_allclose(got.asnumpy().astype(np.float64), want, rtol=2.0**-11 + 2.0**-23, atol=2.0**-25)
 
 
 @pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
