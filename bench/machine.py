@@ -40,6 +40,13 @@ def copy_bandwidth(threads, megabytes=256, rounds=5):
     return 2 * size * threads / best
 
 
+def read_bandwidth(threads, megabytes=256, rounds=7):
+    """Bytes per second of `threads` threads that only read: each the greatest of its numbers."""
+    parts = [np.ones(megabytes * 2**20 // threads // 4, np.int32) for _ in range(threads)]
+    best = min(_seconds([threading.Thread(target=np.max, args=(a,)) for a in parts]) for _ in range(rounds))
+    return sum(a.nbytes for a in parts) / best
+
+
 def gemm_peak(threads, n=2048, rounds=5):
     """float32 operations per second of the product of two n x n matrices: NumPy's (one part of the rows per thread) or
     opgraft's, whichever is faster."""

@@ -5,7 +5,8 @@ A file has `VERSION()` and `Decoder(files, threads, variant)`:
   step(slot, position, token) -> id   one token more at `position`; what stood there or behind it is forgotten
   logits() -> (vocab,) float32, of the last call
   kv(slot) -> {"bytes": keys and values of the text, "peak": with what an append holds beside them}
-  profile(slot, position) -> {"decode": [...], "prefill": [...]} of the engine, where there is one
+  sequences(bound, ids) -> {"count", "bytes"}, of texts of these ids whose keys and values fit the bound at once
+  profile(slot, position, ids) -> {"decode", "prefill"}: {"total_us", "ops": [[operator, count, us], ...]}, of ours
 """
 
 from dataclasses import dataclass

@@ -27,7 +27,7 @@ class Decoder:
 
     def step(self, slot, position, token):
         if self.caches[slot].get_seq_length() != position:
-            self.caches[slot].crop(position)
+            self.caches[slot].crop(position - self.caches[slot].get_seq_length())
         return self._run(slot, [token])
 
     def _run(self, slot, ids):
@@ -44,5 +44,20 @@ class Decoder:
         sizes = [t.nbytes for layer in self.caches[slot].layers for t in (layer.keys, layer.values)]
         return {"bytes": sum(sizes), "peak": sum(sizes) + max(sizes)}
 
-    def profile(self, *_):
+    def sequences(self, bound, ids):
+        """A batch, as `kv` counts it."""
+        of_one = self._batch(1, len(ids))
+        count = bound // of_one
+        return {"count": count, "bytes": self._batch(count, len(ids))}
+
+    def _batch(self, count, length):
+        self.caches[0] = DynamicCache(config=self.model.config)
+        with torch.inference_mode():
+            for part in (length - 1, 1):
+                self.model(
+                    torch.ones((count, part), dtype=torch.long), past_key_values=self.caches[0], logits_to_keep=1
+                )
+        return self.kv(0)["peak"]
+
+    def profile(self, **_):
         raise Missing("no profile")

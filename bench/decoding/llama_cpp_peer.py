@@ -61,5 +61,8 @@ class Decoder:
         row = 2 * 2 * llama_cpp.llama_model_n_layer(model) * heads * llama_cpp.llama_model_n_embd(model) // queries
         return {"bytes": rows * row, "peak": ROWS * row}
 
-    def profile(self, *_):
+    def sequences(self, **_):
+        raise Missing("takes its caches at once, for a stated context")
+
+    def profile(self, **_):
         raise Missing("no profile")

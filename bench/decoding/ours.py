@@ -16,7 +16,7 @@ def VERSION():
 class Decoder:
     def __init__(self, files, threads, variant):
         _core.set_threads(threads)
-        graph = opgraft.load(files[variant])
+        self.graph = graph = opgraft.load(files[variant])
         self.concatenates = len(graph.inputs) > 2
         self.empty = [np.zeros([1, graph.dims(i)[1], 0, graph.dims(i)[3]], np.float32) for i in graph.inputs[2:]]
         self.model = _core.Model(graph)
@@ -55,6 +55,33 @@ class Decoder:
         if self.concatenates:
             return {"bytes": sum(a.nbytes for a in self.past[slot]), "peak": self.held[slot]}
         return {"bytes": self.sessions[slot].state_bytes, "peak": self.sessions[slot].state_bytes}
+
+    def sequences(self, bound, ids):
+        """How many texts of ids fit `bound` bytes, and the bytes they take. In place each has its session, and goes on
+        until the bound refuses one; concatenated caches of a batch are there twice while it is appended to."""
+        if self.concatenates:
+            of_one = self._batch(1, len(ids) - 1)
+            count = bound // of_one
+            return {"count": count, "bytes": self._batch(count, len(ids) - 1)}
+        model = _core.Model(self.graph)
+        model.limit_state(bound)
+        found, used = [], 0
+        try:
+            while True:
+                found.append(_core.Session(model))
+                for position, part in ((0, ids[:-1]), (len(ids) - 1, ids[-1:])):
+                    places = np.arange(position, position + len(part), dtype=np.int32)
+                    found[-1].run([np.asarray([part], np.int32), places])
+                used = model.state_bytes
+        except MemoryError:
+            return {"count": len(found) - 1, "bytes": used}
+
+    def _batch(self, count, length):
+        """Bytes of the caches before and after an append to `count` texts at once."""
+        past = [np.zeros((count, a.shape[1], length, a.shape[3]), a.dtype) for a in self.empty]
+        inputs = [np.ones((count, 1), np.int32), np.array([length], np.int32), *past]
+        new = self.sessions[0].run(inputs)[1:]
+        return sum(a.nbytes for a in past + new)
 
     def profile(self, slot, position, ids, runs=8):
         """Shares of the operators in a step at `position`, and in a text's first tokens `ids`."""

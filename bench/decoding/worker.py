@@ -87,6 +87,8 @@ def handle(task):
         return decoder.kv(task["slot"])
     elif what == "profile":
         return decoder.profile(**task)
+    elif what == "sequences":
+        return decoder.sequences(**task)
     elif what == "memory":
         # Not getrusage's, which begins with the controller's.
         status = pathlib.Path("/proc/self/status").read_text()
