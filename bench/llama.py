@@ -21,10 +21,10 @@ sys.path.insert(0, str(ROOT / "bench"))
 import environments  # noqa: E402
 import machine  # noqa: E402
 import operators  # noqa: E402
-from decoding import VARIANTS, prepare, table  # noqa: E402
+from decoding import VARIANTS, layers, prepare, table  # noqa: E402
 from process import Process  # noqa: E402
 
-PARTS = ("decode", "sequences", "shares")
+PARTS = ("decode", "sequences", "shares", "layers")
 ORACLE = ROOT / "tests" / "python" / "llama_oracle.npz"
 POSITIONS = table.POSITIONS
 PROMPT = 128  # tokens, of the first token's time
@@ -113,7 +113,6 @@ def turns(programs, ids, rounds, progress, result):
 
     for program in programs:
         result["rows"][program.name] |= {"prefill": [], "decode": {p: [] for p in POSITIONS}}
-        program.ask(do="fill", ids=ids, positions=POSITIONS)
     for what in [turn] * rounds + [rest]:
         for program in programs:
             figures = result["rows"][program.name]
@@ -148,6 +147,8 @@ def measure(programs, files, ids, parts, prompts, rounds, result):
     try:
         started(programs, files, prompts, progress, result)
         progress.steps -= (len(every) - len(programs)) * (rounds * ("decode" in parts) + extra)
+        for program in programs:
+            program.ask(do="fill", ids=ids, positions=POSITIONS)
         if "decode" in parts:
             turns(programs, ids, rounds, progress, result)
         more(programs, ids, parts, progress, result)
@@ -162,11 +163,11 @@ def measure(programs, files, ids, parts, prompts, rounds, result):
 
 def options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer rounds and checks")
+    parser.add_argument("--quick", action="store_true", help="fewer rounds and checks, no layers")
     parser.add_argument(
         "--rows", nargs="+", metavar="NAME", help="programs whose name contains this (* and ? as in a shell)"
     )
-    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all")
+    parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all; --quick: all but layers")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each (default 2)")
     parser.add_argument("--rounds", type=int, help="turns of each program (default 6, --quick 2)")
     parser.add_argument("--prompts", type=int, help="of the oracle's, to check by (default 5, --quick 1, at most 20)")
@@ -183,7 +184,7 @@ def options():
     args.prompts = (1 if args.quick else 5) if args.prompts is None else args.prompts
     if args.threads < 1 or args.rounds < 1 or not 1 <= args.prompts <= 20:
         parser.error("--threads, --rounds and --prompts: must be at least 1, --prompts at most 20")
-    args.parts = args.parts or list(PARTS)
+    args.parts = args.parts or [p for p in PARTS if not (args.quick and p == "layers")]
     patterns = [f"*{p.lower()}*" for p in args.rows or [""]]
     args.chosen = [n for n in VARIANTS if any(fnmatch.fnmatch(n.lower(), p) for p in patterns)]
     if not args.chosen:
@@ -201,7 +202,7 @@ def main():
     result["machine"]["read_bandwidth"] = machine.read_bandwidth(args.threads)
     finished = True
     with open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
-        if args.parts:
+        if set(args.parts) - {"layers"}:
             if not prepare.gguf():
                 raise SystemExit("llama.py: build/data/smollm2 has no model; ./build.sh test --all fetches it")
             pythons = environments.find(args.chosen, args.install, VARIANTS)
@@ -217,6 +218,8 @@ def main():
             programs = [Program(n, p, args.threads, log) for n, p in ready.items()]
             finished = measure(programs, files, ids, args.parts, args.prompts, args.rounds, result)
             result["rows"] |= {n: {"missing": NOT_THERE} for n in args.chosen if n not in ready}
+        if finished and "layers" in args.parts:
+            result["layers"], finished = layers.measure(args.threads, args.rounds, args.install, log)
     again = machine.describe(args.threads, result["machine"])
     again["read_bandwidth"] = max(result["machine"]["read_bandwidth"], machine.read_bandwidth(args.threads))
     result["machine"] = again

@@ -144,7 +144,7 @@ def choose(patterns, quick):
         if not chosen:
             raise SystemExit(f"operators.py: --rows {' '.join(patterns)}: no such row; see --list")
         return chosen
-    return [r for r in table if r.quick or not quick]
+    return [r for r in table if not r.extra and (r.quick or not quick)]
 
 
 def main():

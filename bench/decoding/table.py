@@ -5,7 +5,7 @@ import statistics
 from report import duration
 from report import table as markdown
 
-from . import VARIANTS
+from . import VARIANTS, layers
 
 POSITIONS = [16, 256, 1024]
 PLAIN, F32, BF16, STORED = [n for n in VARIANTS if n.startswith("opgraft")]
@@ -145,20 +145,25 @@ def whole(result):
              f"at least {t['at_least']:g}" if "at_least" in t else f"at most {t['at_most']:g}",
              "reached" if t["reached"] else "**short**"] for t in result["targets"]
         ]))  # fmt: skip
-    parts += [s for kind in ("decode", "prefill") if (s := shares(result["rows"], kind))]
-    return "\n\n".join(parts + result.get("layers", {}).get("tables", []))
+    for kind, what in (("decode", f"a step at {POSITIONS[1]}"), ("prefill", "the first token of a prompt")):
+        profiles = {n: r["shares"][kind] for n, r in result["rows"].items() if kind in r.get("shares", {})}
+        parts += shares(profiles, what)
+    if "layers" in result:
+        parts += layers.tables(result["layers"])
+        for count in ("layer, 1 ", "layer, 128 "):
+            of = {n: p for n, p in result["layers"].get("shares", {}).items() if count in n}
+            parts += shares(dict(sorted(of.items(), reverse=True)), "it")
+    return "\n\n".join(parts)
 
 
-def shares(rows, kind, least=0.005):
-    """What part of the engine's time each operator takes, before the swap and after."""
-    profiles = {n: r["shares"][kind] for n, r in rows.items() if kind in r.get("shares", {})}
+def shares(profiles, what, least=0.005):
+    """What part of the engine's time each operator takes, before the swap and after; a list of one table or none."""
     if not profiles:
-        return None
+        return []
     total = {n: sum(us for _, _, us in p["ops"]) for n, p in profiles.items()}
     part = {n: {op: us / total[n] for op, _, us in p["ops"]} for n, p in profiles.items()}
     names = sorted({op for p in part.values() for op in p}, key=lambda op: -max(p.get(op, 0) for p in part.values()))
     lines = [[op, *(f"{100 * p[op]:.1f} %" if op in p else "-" for p in part.values())]
              for op in names if max(p.get(op, 0) for p in part.values()) >= least]  # fmt: skip
     lines.append(["all, µs", *(f"{total[n]:.0f}" for n in part)])
-    what = f"a step at {POSITIONS[1]}" if kind == "decode" else "the first token of a prompt"
-    return f"Share of the operators' time in {what}:\n\n" + markdown(["operator", *part], lines)
+    return [f"Share of the operators' time in {what}:\n\n" + markdown(["operator", *part], lines)]

@@ -1,0 +1,58 @@
+"""The layer of LLaMA-2-7B's shapes and its parts (bench/rows/llama.py): plain, grafted, torch eager."""
+
+import json
+from dataclasses import replace
+
+import environments
+import operators
+import opgraft
+import report
+from opgraft import _core
+from rows.llama import NAME, ROWS
+
+PEERS = ["opgraft", "torch"]
+
+
+def measure(threads, rounds, install, log):
+    """({"rows", "shares", ...}, False where it was interrupted)"""
+    result = {"threads": threads, "rounds": rounds, "peers": {}, "rows": {}, "ratios": {}}
+    pythons = environments.find(PEERS, install)
+    peers = [operators.Peer(n, p, threads, "best", log) for n, p in pythons.items() if p]
+    finished = operators.measure(ROWS, peers, replace(operators.FULL, rounds=rounds), result)
+    report.compare_rows(ROWS, result["rows"])
+    if finished:
+        _core.set_threads(threads)
+        try:
+            result["shares"] = {r.name: profile(r) for r in ROWS if "layer" in r.name}
+        except KeyboardInterrupt:
+            finished = False
+    return result, finished
+
+
+def profile(row, runs=5):
+    """As a worker's: the operators' time in one call."""
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    inputs, _ = row.arrays()
+    session = row.cell(opgraft).session(*(opgraft.Tensor(a) for a in inputs))
+    found = json.loads(session.profile(inputs, runs))
+    return {"total_us": found["total_us"], "ops": [[o["op"], o["count"], o["us"]] for o in found["ops"]]}
+
+
+def tables(result):
+    """Markdown, of what `measure` found."""
+    lines = []
+    for row in ROWS:
+        if row.name.endswith(" plain") or row.name not in result["rows"]:
+            continue
+        plain = result["rows"].get(row.against, {"figures": {}})
+        figures = [plain["figures"].get("opgraft", {}), result["rows"][row.name]["figures"].get("opgraft", {}),
+                   result["rows"][row.name]["figures"].get("torch", {})]  # fmt: skip
+        times = [f.get("min") for f in figures]
+        words = [report.duration(t) if t else "wrong" if "wrong" in f else "-" for t, f in zip(times, figures)]
+        saved = [f"{100 * (times[1] / t - 1):+.1f} %" if times[1] and t else "-" for t in (times[0], times[2])]
+        lines.append([row.name.removeprefix(f"{NAME} "), *words, *saved])
+    header = [NAME, "plain", "grafted", "torch eager", "time against plain", "time against torch"]
+    found = [report.table(header, lines)] if lines else []
+    notes = [f"- {n}: {p}: {f.get('wrong') or f.get('missing')}" for n, r in result["rows"].items()
+             for p, f in r["figures"].items() if "wrong" in f or "missing" in f]  # fmt: skip
+    return found + (["No figure:\n\n" + "\n".join(notes)] if notes else [])
