@@ -32,6 +32,9 @@ usage: ./build.sh [COMMAND]
                  the operators beside their peers, which it installs (NumPy, torch, ONNX Runtime, OpenVINO,
                  MindSpore; each in a .venv-NAME of its own), threads, the engine; in build/bench/; under 15 minutes
                  on a quiet machine, --quick under 2; Ctrl-C keeps the rows measured so far
+  bench llama [--quick] [--no-install]
+                 the LLaMA example beside transformers and llama.cpp, which it installs (llama.cpp compiles for about
+                 10 minutes); under 5 minutes on a quiet machine, --quick under 2
   wheel          dist/opgraft-*.whl
   clean          remove build/ and dist/ (.venv stays)
   help           this text
@@ -236,14 +239,19 @@ cmd_test() {
 }
 
 cmd_bench() {
-  local quick= install=--install option
+  local quick= install=--install llama= option
   for option in "$@"; do
     case $option in
+      llama) llama=1 ;;
       --quick) quick=1 ;;
       --no-install) install= ;;
-      *) die "bench takes --quick and --no-install, got $option (bench/operators.py --help has more)" ;;
+      *) die "bench takes llama, --quick and --no-install, got $option (bench/operators.py --help has more)" ;;
     esac
   done
+  if [ -n "$llama" ]; then
+    bench_llama ${quick:+--quick} $install
+    return
+  fi
   build_all BENCH
   fetch_minilm
   mkdir -p "$BUILD/bench"
@@ -270,6 +278,15 @@ cmd_bench() {
     echo "skipped: mindspore_calls.py needs MindSpore, which is not installed"
   fi
   say "in $out: operators.md, operators.svg and the figures as JSON"
+}
+
+bench_llama() {
+  build_all
+  fetch_smollm2
+  local out=$BUILD/bench
+  mkdir -p "$out"
+  OPGRAFT_BENCH_LOG=$out/peers.log "$PY" bench/llama.py "$@" --json "$out/llama.json" --markdown "$out/llama.md"
+  say "in $out: llama.md and the figures as JSON"
 }
 
 cmd_wheel() {

@@ -219,7 +219,7 @@ def main():
             finished = measure(programs, files, ids, args.parts, args.prompts, args.rounds, result)
             result["rows"] |= {n: {"missing": NOT_THERE} for n in args.chosen if n not in ready}
         if finished and "layers" in args.parts:
-            result["layers"], finished = layers.measure(args.threads, args.rounds, args.install, log)
+            result["layers"], finished = layers.measure(args.threads, args.install, log)
     again = machine.describe(args.threads, result["machine"])
     again["read_bandwidth"] = max(result["machine"]["read_bandwidth"], machine.read_bandwidth(args.threads))
     result["machine"] = again

@@ -6,7 +6,7 @@ A file has `VERSION()` and `Decoder(files, threads, variant)`:
   logits() -> (vocab,) float32, of the last call
   kv(slot) -> {"bytes": keys and values of the text, "peak": with what an append holds beside them}
   sequences(bound, ids) -> {"count", "bytes"}, of texts of these ids whose keys and values fit the bound at once
-  profile(slot, position, ids) -> {"decode", "prefill"}: {"total_us", "ops": [[operator, count, us], ...]}, of ours
+  profile(slot, position, ids) -> {"decode", "prefill"}: as parts.profile gives them, of ours
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,5 @@
 """The layer of LLaMA-2-7B's shapes and its parts (bench/rows/llama.py): plain, grafted, torch eager."""
 
-import json
 from dataclasses import replace
 
 import environments
@@ -10,15 +9,19 @@ import report
 from opgraft import _core
 from rows.llama import NAME, ROWS
 
+from . import parts
+
 PEERS = ["opgraft", "torch"]
+# A layer reads 0.8 GB: turns of a few calls, and enough of them to meet quiet moments.
+EFFORT = replace(operators.FULL, turn=0.1, peer=4.0, row=12.0)
 
 
-def measure(threads, rounds, install, log):
+def measure(threads, install, log):
     """({"rows", "shares", ...}, False where it was interrupted)"""
-    result = {"threads": threads, "rounds": rounds, "peers": {}, "rows": {}, "ratios": {}}
+    result = {"threads": threads, "rounds": EFFORT.rounds, "peers": {}, "rows": {}, "ratios": {}}
     pythons = environments.find(PEERS, install)
     peers = [operators.Peer(n, p, threads, "best", log) for n, p in pythons.items() if p]
-    finished = operators.measure(ROWS, peers, replace(operators.FULL, rounds=rounds), result)
+    finished = operators.measure(ROWS, peers, EFFORT, result)
     report.compare_rows(ROWS, result["rows"])
     if finished:
         _core.set_threads(threads)
@@ -30,12 +33,11 @@ def measure(threads, rounds, install, log):
 
 
 def profile(row, runs=5):
-    """As a worker's: the operators' time in one call."""
+    """The operators' time in one call."""
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
     inputs, _ = row.arrays()
     session = row.cell(opgraft).session(*(opgraft.Tensor(a) for a in inputs))
-    found = json.loads(session.profile(inputs, runs))
-    return {"total_us": found["total_us"], "ops": [[o["op"], o["count"], o["us"]] for o in found["ops"]]}
+    return parts.profile(session, inputs, runs)
 
 
 def tables(result):

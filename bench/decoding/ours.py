@@ -1,12 +1,10 @@
 """opgraft: a model of `opgraft export` and `optimize`, or the plain one, which concatenates its caches."""
 
-import json
-
 import numpy as np
 import opgraft
 from opgraft import _core
 
-from . import SLOTS
+from . import SLOTS, parts
 
 
 def VERSION():
@@ -84,12 +82,7 @@ class Decoder:
         return sum(a.nbytes for a in past + new)
 
     def profile(self, slot, position, ids, runs=8):
-        """Shares of the operators in a step at `position`, and in a text's first tokens `ids`."""
-
-        def ops(inputs):
-            found = json.loads(self.sessions[slot].profile(inputs, runs))
-            return {"total_us": found["total_us"], "ops": [[o["op"], o["count"], o["us"]] for o in found["ops"]]}
-
-        decode = ops(self._inputs(slot, position, [ids[0]]))
+        """Of a step at `position`, and of a text's first tokens `ids`."""
+        decode = parts.profile(self.sessions[slot], self._inputs(slot, position, ids[:1]), runs)
         self.past[slot] = self.empty
-        return {"decode": decode, "prefill": ops(self._inputs(slot, 0, ids))}
+        return {"decode": decode, "prefill": parts.profile(self.sessions[slot], self._inputs(slot, 0, ids), runs)}

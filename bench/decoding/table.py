@@ -132,7 +132,7 @@ def whole(result):
         f"{m['cpu']}, {m['simd']}, {result['threads']} threads each; reads {m['read_bandwidth'] / 1e9:.1f} GB/s, "
         f"copies {m['copy_bandwidth'] / 1e9:.1f} GB/s, product of 2048² matrices {m['gemm_peak'] / 1e9:.0f} GFLOP/s. "
         f"{result['rounds']} turns of each. "
-        + ", ".join(dict.fromkeys(r["version"] for r in result["rows"].values() if "version" in r)) + "."
+        + ", ".join(dict.fromkeys(r["version"] for r in result["rows"].values() if "version" in r))
     )  # fmt: skip
     cells = [_cells(n, r, result) for n, r in result["rows"].items()]
     if cells:
@@ -152,18 +152,19 @@ def whole(result):
         parts += layers.tables(result["layers"])
         for count in ("layer, 1 ", "layer, 128 "):
             of = {n: p for n, p in result["layers"].get("shares", {}).items() if count in n}
-            parts += shares(dict(sorted(of.items(), reverse=True)), "it")
+            parts += shares(dict(sorted(of.items(), reverse=True)), "a layer")
     return "\n\n".join(parts)
 
 
 def shares(profiles, what, least=0.005):
-    """What part of the engine's time each operator takes, before the swap and after; a list of one table or none."""
-    if not profiles:
-        return []
-    total = {n: sum(us for _, _, us in p["ops"]) for n, p in profiles.items()}
-    part = {n: {op: us / total[n] for op, _, us in p["ops"]} for n, p in profiles.items()}
-    names = sorted({op for p in part.values() for op in p}, key=lambda op: -max(p.get(op, 0) for p in part.values()))
-    lines = [[op, *(f"{100 * p[op]:.1f} %" if op in p else "-" for p in part.values())]
-             for op in names if max(p.get(op, 0) for p in part.values()) >= least]  # fmt: skip
-    lines.append(["all, µs", *(f"{total[n]:.0f}" for n in part)])
-    return [f"Share of the operators' time in {what}:\n\n" + markdown(["operator", *part], lines)]
+    """What part of the engine's time goes where, before the swap and after: by parts, and by operators."""
+    found = []
+    for by, words in (("parts", "parts"), ("ops", "operators")) if profiles else ():
+        total = {n: sum(p[by].values()) for n, p in profiles.items()}
+        share = {n: {k: us / total[n] for k, us in p[by].items()} for n, p in profiles.items()}
+        most = {k: max(s.get(k, 0.0) for s in share.values()) for s in share.values() for k in s}
+        lines = [[k, *(f"{100 * s[k]:.1f} %" if k in s else "-" for s in share.values())]
+                 for k in sorted(most, key=most.get, reverse=True) if most[k] >= least]  # fmt: skip
+        lines.append(["all, µs", *(f"{t:.0f}" for t in total.values())])
+        found.append(f"Share of the {words}' time in {what}:\n\n" + markdown([words, *share], lines))
+    return found
