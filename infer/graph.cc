@@ -123,6 +123,7 @@ NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<Val
   n.name = node_name.empty() ? fmt::format("{}_{}", n.op, nodes_.size()) : std::move(node_name);
   n.inputs = std::move(in);
   n.attrs = complete_attrs(n.impl->manifest, attrs);
+  declare_states(n);
   NodeId id = NodeId(nodes_.size());
   nodes_.push_back(std::move(n));
   try {
@@ -135,6 +136,19 @@ NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<Val
   return id;
 }
 
+void Graph::declare_states(const Node &n) {
+  bool was_known = false;
+  auto &declared = n.impl->manifest.inputs;
+  for (size_t i = 0; i < n.inputs.size() && !declared.empty(); ++i) {
+    Value &v = values_[size_t(n.inputs[i])];
+    if (!declared[std::min(i, declared.size() - 1)].state || !v.parameter || v.state) continue;
+    v.state = true;
+    was_known = was_known || v.known;
+    v.known.reset();
+  }
+  if (was_known) infer();
+}
+
 void Graph::infer_node(NodeId id) {
   Node &n = nodes_[size_t(id)];
   std::vector<opgraft_tensor> in;
@@ -143,7 +157,8 @@ void Graph::infer_node(NodeId id) {
   for (ValueId v : n.inputs) {
     Value &x = values_[size_t(v)];
     ranked = ranked && x.type.ranked;
-    void *data = x.kind == Value::kConstant ? x.constant.data() : x.known ? x.known->data() : nullptr;
+    const bool constant = x.kind == Value::kConstant && !x.state;
+    void *data = constant ? x.constant.data() : x.known ? x.known->data() : nullptr;
     in.push_back({data, x.type.dims.data(), int32_t(x.type.dims.size()), x.type.dtype, element_count(x.type.dims)});
     dtypes.push_back(x.type.dtype);
   }

@@ -26,6 +26,7 @@ struct Value {
   NodeId producer = kNone;  // kResult
   int32_t index = 0;        // which output of the producer, or which graph input
   bool parameter = false;   // a constant that is a named Parameter (keeps its name in MindIR)
+  bool state = false;       // a Parameter that some node updates: its data is only what it begins with
   // Known elements of a small int64 value, symbols included; empty optional: not known.
   std::optional<std::vector<int64_t>> known;
 };
@@ -91,6 +92,8 @@ class Graph {
   std::map<std::string, std::string> user_info;  // texts that go with the model, as MindIR's
 
  private:
+  void declare_states(const Node &n);
+
   std::vector<Value> values_;
   std::vector<Node> nodes_;
   std::vector<NodeId> order_;

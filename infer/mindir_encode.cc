@@ -55,11 +55,12 @@ void fill_element(pbf_writer &a, const AttrValue &value) {
   }
 }
 
-std::string outputs_attribute(const TensorType &type, const char *name) {
-  std::string out;
+std::string outputs_attribute(const TensorType &type, const char *name, const std::string &ref_key = "") {
+  std::string out, tensor = encode_type(type);
+  if (!ref_key.empty()) pbf_writer(tensor).add_string(13, ref_key);
   pbf_writer w(out);
   if (name) w.add_string(1, name);
-  w.add_message(12, encode_type(type));
+  w.add_message(12, tensor);
   w.add_int32(16, kTensors);
   return out;
 }
@@ -84,9 +85,10 @@ uint64_t External::place(const Tensor &t) {
   return it->second;
 }
 
-std::string encode_tensor(const Tensor &t, const std::string &name, External *external) {
+std::string encode_tensor(const Tensor &t, const std::string &name, External *external, const std::string &ref_key) {
   std::string out;
   pbf_writer p(out);
+  if (!ref_key.empty()) p.add_string(13, ref_key);
   for (int64_t d : t.dims()) p.add_int64(1, d);
   p.add_int32(2, data_type_of(t.dtype()));
   p.add_string(7, name);
@@ -148,16 +150,21 @@ std::string encode_attribute(const std::string &name, const std::vector<std::str
   return out;
 }
 
-std::string encode_none(const std::string &name) {
+namespace {
+std::string without_value(const std::string &name, AttributeType type) {
   std::string out;
   pbf_writer w(out);
   w.add_string(1, name);
-  w.add_int32(16, kNoneType);
+  w.add_int32(16, type);
   return out;
 }
+}  // namespace
 
-std::string encode_abstract(const std::vector<TensorType> &outputs) {
-  if (outputs.size() == 1) return outputs_attribute(outputs[0], "shape");
+std::string encode_none(const std::string &name) { return without_value(name, kNoneType); }
+std::string encode_monad(const std::string &name) { return without_value(name, kUmonad); }
+
+std::string encode_abstract(const std::vector<TensorType> &outputs, const std::string &ref_key) {
+  if (outputs.size() == 1) return outputs_attribute(outputs[0], "shape", ref_key);
   std::string out;
   pbf_writer w(out);
   w.add_string(1, "shape");

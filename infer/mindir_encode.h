@@ -29,15 +29,18 @@ struct External {
 
 // A TensorProto without data: dtype and dimensions, -1 for a symbol.
 std::string encode_type(const TensorType &type);
-// A TensorProto; its bytes go to `external` unless that is null or there are none.
-std::string encode_tensor(const Tensor &tensor, const std::string &name, External *external);
+// A TensorProto; its bytes go to `external` unless that is null or there are none. `ref_key` names a Parameter that
+// nodes update.
+std::string encode_tensor(const Tensor &tensor, const std::string &name, External *external,
+                          const std::string &ref_key = "");
 std::string encode_value_info(const std::string &name, const TensorType &type, const std::string &doc,
                               const std::string &dims);
 std::string encode_attribute(const std::string &name, const AttrValue &value);
 std::string encode_attribute(const std::string &name, const Tensor &value);
 std::string encode_attribute(const std::string &name, const std::vector<std::string> &value);
 std::string encode_none(const std::string &name);
-// The abstract of a node with these outputs, as its attribute `shape`.
-std::string encode_abstract(const std::vector<TensorType> &outputs);
+std::string encode_monad(const std::string &name);
+// The abstract of a node with these outputs, as its attribute `shape`. `ref_key`: the output is this Parameter.
+std::string encode_abstract(const std::vector<TensorType> &outputs, const std::string &ref_key = "");
 
 }  // namespace opgraft::mindir

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "infer/mindir_data.h"
 
 namespace opgraft::mindir {
@@ -20,12 +22,35 @@ size_t Items::literal(Literal literal, std::string_view name) {
 
 size_t Items::tuple(std::vector<size_t> items, std::string name) {
   Item i;
+  for (size_t k : items) i.after = std::max(i.after, items_[k].after);
   i.kind = Item::kTuple, i.items = std::move(items), i.name = std::move(name);
   return add(std::move(i));
 }
 
-bool Items::monad(size_t item) const {
+size_t Items::monad(int64_t after) {
+  Item i;
+  i.literal.kind = Literal::kMonad, i.after = after;
+  return add(std::move(i));
+}
+
+bool Items::is_monad(size_t item) const {
   return items_[item].kind == Item::kLiteral && items_[item].literal.kind == Literal::kMonad;
+}
+
+size_t Items::loaded(size_t item, int64_t after) {
+  const Item &from = items_[item];
+  if (from.kind != Item::kValue || from.version >= 0) return later(item, after);
+  Item i = from;
+  i.version = i.after = std::max(from.after, after);
+  return add(std::move(i));
+}
+
+size_t Items::later(size_t item, int64_t after) {
+  const Item &from = items_[item];
+  if (from.kind != Item::kValue || from.after >= after) return item;
+  Item i = from;
+  i.after = after;
+  return add(std::move(i));
 }
 
 void Items::define(std::string_view name, size_t item) {
@@ -68,7 +93,8 @@ bool Items::literal_of(size_t item, Literal &out, int depth, size_t &budget) con
   if (depth > kMostNesting || budget-- == 0) refuse("tuples nested too deep");
   if (i.kind == Item::kValue) {
     const Value &v = graph_.value(i.id);
-    if (v.kind != Value::kConstant) return false;
+    if (v.kind != Value::kConstant || updates.any(i.id)) return false;
+    if (v.parameter) taken_.insert(i.id);
     out.kind = Literal::kTensor, out.tensor = v.constant;
     return true;
   }
@@ -92,6 +118,7 @@ bool Items::literal_of(size_t item, Literal &out) const {
 }
 
 ValueId Items::value_of(size_t item) {
+  if (items_[item].version >= 0) return updates.at(items_[item].id, items_[item].version);
   if (items_[item].id != kNone) return items_[item].id;
   Literal l;
   if (literal_of(item, l)) {

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <map>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "infer/graph.h"
+#include "infer/mindir_updates.h"
 #include "infer/mindir_wire.h"
 
 namespace opgraft::mindir {
@@ -19,18 +21,25 @@ struct Item {
   Literal literal;
   std::vector<size_t> items;
   std::string name;
+  int64_t after = 0;     // of a graph's updates, those that come before it for sure
+  int64_t version = -1;  // of a value that was loaded; else it is what there is when it is used
 };
 
 // Items by position, and positions by the file's names. Refuses by std::runtime_error.
 class Items {
  public:
-  Items(Graph &graph, const Registry &registry) : graph_(graph), registry_(registry) {}
+  Items(Graph &graph, const Registry &registry) : updates(graph, registry), graph_(graph), registry_(registry) {}
 
   const Item &operator[](size_t item) const { return items_[item]; }
   size_t value(ValueId id);
   size_t literal(Literal literal, std::string_view name = "");
   size_t tuple(std::vector<size_t> items, std::string name);
-  bool monad(size_t item) const;
+  size_t monad(int64_t after);
+  bool is_monad(size_t item) const;
+  // The value as it is after `after` updates.
+  size_t loaded(size_t item, int64_t after);
+  // The same item, which comes after so many updates.
+  size_t later(size_t item, int64_t after);
 
   void define(std::string_view name, size_t item);
   size_t lookup(std::string_view name) const;
@@ -45,6 +54,10 @@ class Items {
   size_t element(size_t from, size_t index, const std::string &name);
   // A MakeTuple node of the tuple's elements.
   ValueId make_node(size_t tuple);
+  // Whether the constant's value was asked for as such.
+  bool taken(ValueId v) const { return taken_.count(v) != 0; }
+
+  Updates updates;
 
  private:
   size_t add(Item item) { return items_.push_back(std::move(item)), items_.size() - 1; }
@@ -54,6 +67,7 @@ class Items {
   Graph &graph_;
   const Registry &registry_;
   std::vector<Item> items_;
+  mutable std::set<ValueId> taken_;
   std::map<std::string, size_t, std::less<>> names_;
 };
 

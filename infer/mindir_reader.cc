@@ -10,6 +10,8 @@
 #include "infer/mindir_dims.h"
 #include "infer/mindir_enums.h"
 #include "infer/mindir_items.h"
+#include "infer/mindir_nodes.h"
+#include "infer/mindir_operands.h"
 #include "infer/passes/subgraph.h"
 
 namespace opgraft {
@@ -27,6 +29,12 @@ struct Primitive {
   bool read = false;
   Literals attrs;
   std::shared_ptr<const Graph> fallback;
+};
+
+// Where a node stands among the updates of a graph.
+struct Moment {
+  int64_t after = 0;   // so many come before what it reads
+  int64_t monad = -1;  // before the monad that it takes; -1: it takes none
 };
 
 class Reader {
@@ -108,6 +116,7 @@ class Reader {
         graph_->output_names.push_back(flat.size() == 1 ? name : fmt::format("{}_{}", name, k));
       }
     }
+    items_.updates.place();
     return graph_;
   }
 
@@ -169,16 +178,17 @@ class Reader {
       if (i >= n.inputs.size()) fail(fmt::format("takes at least {} operands, got {}", i + 1, n.inputs.size()));
       return lookup(n.inputs[i]);
     };
-    // Order of side effects: an inference graph has none, so that these are their first operand or nothing.
-    if (op == "Load" || op == "Depend") return items_.define(output, operand(0));
-    if (op == "UpdateState") {
-      Literal l;
-      l.kind = Literal::kMonad;
-      return items_.define(output, items_.literal(l));
-    }
+    if (op == "Load" || op == "Depend" || op == "UpdateState") return items_.define(output, order(op, n));
+    // A copy of what was loaded: that keeps its value anyway.
+    if (op == "TensorMove" && items_[operand(0)].version >= 0) return items_.define(output, operand(0));
     std::vector<size_t> operands;
-    for (auto in : n.inputs)
-      if (size_t i = lookup(in); !items_.monad(i)) operands.push_back(i);
+    Moment moment;
+    for (auto in : n.inputs) {
+      const size_t i = lookup(in);
+      moment.after = std::max(moment.after, items_[i].after);
+      if (!items_.is_monad(i)) operands.push_back(i);
+      else moment.monad = std::max(moment.monad, items_[i].after);
+    }
     for (auto bytes : primitive->proto.attributes) {
       if (primitive->read) break;
       AttributeProto a = parse_attribute(bytes);
@@ -195,7 +205,20 @@ class Reader {
     }
     if (op == "TupleGetItem" || op == "ListGetItem")
       return items_.define(output, items_.element(operand(0), operand(1), name));
-    items_.define(output, apply(op, name, operands, *primitive, n));
+    items_.define(output, apply(op, name, operands, *primitive, n, moment));
+  }
+
+  // What orders reads and updates: a monad, or the first operand.
+  size_t order(const std::string &op, const NodeProto &n) {
+    if (const size_t least = op == "Depend" ? 1 : 2; n.inputs.size() < least)
+      fail(fmt::format("takes at least {} operands, got {}", least, n.inputs.size()));
+    const size_t first = lookup(n.inputs[0]);
+    int64_t after = 0;
+    for (auto in : n.inputs) after = std::max(after, items_[lookup(in)].after);
+    if (const size_t k = op == "Load"; op != "Depend" && !items_.is_monad(lookup(n.inputs[k])))
+      fail(fmt::format("operand {} must be a monad", k));
+    if (items_.is_monad(first)) return items_.monad(after);
+    return op == "Load" ? items_.loaded(first, after) : items_.later(first, after);
   }
 
   void constant(const NodeProto &n, std::string_view output) {
@@ -209,23 +232,13 @@ class Reader {
     fail("a Constant without a value");
   }
 
-  void attribute(const Manifest &m, const std::string &name, const Literal &l, Attrs &out) const {
-    if (l.kind == Literal::kNone) return;  // absent: the op's default
-    AttrValue v;
-    int32_t kind = m.attr(name)->kind;
-    auto word = kind == OPGRAFT_ATTR_STRING && l.kind == Literal::kInt ? word_of(name, l.i) : std::nullopt;
-    if (word) v = *word;
-    else if (!to_attr(l, kind, v)) fail(fmt::format("attribute {} has a value of the wrong kind", name));
-    out.insert_or_assign(name, std::move(v));
-  }
-
   static std::string text(const Literals &attrs, std::string_view name) {
     auto it = attrs.find(name);
     return it == attrs.end() || it->second.kind != Literal::kString ? "" : it->second.s;
   }
 
   size_t apply(const std::string &op, const std::string &name, std::vector<size_t> operands, Primitive &primitive,
-               const NodeProto &proto) {
+               const NodeProto &proto, Moment moment) {
     const bool custom = op == "Custom";
     const Literals trailing = custom ? take_trailing(items_, operands, primitive.attrs) : Literals();
     const Literals &attrs = trailing.empty() ? primitive.attrs : trailing;
@@ -235,7 +248,7 @@ class Reader {
       } catch (const std::runtime_error &e) {
         if (!fallback_of(primitive)) throw;
         fmt::print(stderr, "opgraft: {}: {}: its original subgraph runs instead: {}\n", origin_, place_, e.what());
-        return expanded(*primitive.fallback, name, operands);
+        return expanded(*primitive.fallback, name, operands, moment.after);
       }
     else if (op.find('#') == op.npos && (found.impl = registry_.find(op))) found.op = found.impl->name();
     if (!found.impl) fail(fmt::format("no registered operator answers to '{}'", op));
@@ -244,29 +257,61 @@ class Reader {
     Attrs given = std::move(found.attrs);
     if (!function)
       for (auto &[key, l] : attrs)
-        if (m.attr(key)) attribute(m, key, l, given);
+        if (m.attr(key)) placed_.attribute(m, key, l, given);
     // MindSpore's primitives may carry their layout under both names.
     if (auto l = attrs.find("data_format"); l != attrs.end() && !m.attr("data_format") && m.attr("format")) {
       Literal layout = l->second;
       if (auto word = layout.kind == Literal::kInt ? word_of("data_format", layout.i) : std::nullopt)
         layout.kind = Literal::kString, layout.s = *word;
-      attribute(m, "format", layout, given);
+      placed_.attribute(m, "format", layout, given);
     }
     auto order = function ? std::vector<std::string>{m.inputs[0].name}
                  : custom ? std::vector<std::string>{}
                           : m.operands_of(op);
-    std::vector<ValueId> in = inputs(m, std::move(order), operands, given);
+    std::vector<ValueId> in = placed_.inputs(m, std::move(order), operands, given);
     NodeId id = graph_->add_node(registry_, found.op, in, given, name);
     if (custom && !function) graph_->node(id).spec = found.spec;
     graph_->node(id).fallback = fallback_of(primitive);
-    return results(graph_->node(id).outputs, name);
+    std::vector<ValueId> outputs = graph_->node(id).outputs;
+    if (const auto changed = updated(id, moment); !changed.empty()) {
+      moment.after = items_.updates.count();
+      // An output that is one of the variables: what there is when it is used.
+      const auto abstracts = outputs_of(proto);
+      for (size_t i = 0; i < outputs.size() && i < abstracts.size(); ++i) {
+        const auto key = abstracts[i].ref_key;
+        for (ValueId v : changed)
+          if (!key.empty() && key == graph_->value(v).name) outputs[i] = v;
+      }
+    }
+    return results(outputs, name, moment.after);
   }
 
-  size_t results(const std::vector<ValueId> &outputs, const std::string &name) {
-    if (outputs.size() == 1) return items_.value(outputs[0]);
+  // The Parameters and inputs that the node updates in place, where it may.
+  std::vector<ValueId> updated(NodeId id, const Moment &moment) {
+    const Node &n = graph_->node(id);
+    std::vector<ValueId> out;
+    for (size_t i : updates(n)) {
+      auto &declared = n.impl->manifest.inputs[std::min(i, n.impl->manifest.inputs.size() - 1)];
+      const Value &v = graph_->value(n.inputs[i]);
+      if (v.parameter || v.kind == Value::kInput) out.push_back(n.inputs[i]);
+      else if (!declared.variadic)
+        fail(fmt::format("{} is updated in place and must be a Parameter or an input of the model, got {}",
+                         declared.name, v.kind == Value::kConstant ? "a constant" : "'" + v.name + "'"));
+      if (items_.taken(n.inputs[i]))
+        fail(fmt::format("updates '{}', whose value was needed before the model runs", v.name));
+    }
+    if (out.empty()) return out;
+    if (moment.monad >= 0 && moment.monad < items_.updates.count())
+      fail(fmt::format("updates '{}' under a monad that does not come after the update by '{}'",
+                       graph_->value(out[0]).name, items_.updates.last()));
+    items_.updates.add(out, id);
+    return out;
+  }
+
+  size_t results(const std::vector<ValueId> &outputs, const std::string &name, int64_t after) {
     std::vector<size_t> each;
-    for (ValueId v : outputs) each.push_back(items_.value(v));
-    return items_.tuple(std::move(each), name);
+    for (ValueId v : outputs) each.push_back(items_.later(items_.value(v), after));
+    return each.size() == 1 ? each[0] : items_.tuple(std::move(each), name);
   }
 
   // What a grafted node replaced; null where the file does not say.
@@ -279,96 +324,13 @@ class Reader {
     return primitive.fallback = inner.read();
   }
 
-  size_t expanded(const Graph &fallback, const std::string &name, const std::vector<size_t> &operands) {
+  size_t expanded(const Graph &fallback, const std::string &name, const std::vector<size_t> &operands, int64_t after) {
     if (*budget_ < passes::expanded_size(fallback))
       fail(fmt::format("the subgraphs of missing operators have more than {} nodes", kMostExpanded));
     *budget_ -= passes::expanded_size(fallback);
     std::vector<ValueId> in;
     for (size_t item : operands) in.push_back(items_.value_of(item));
-    return results(passes::expand(fallback, in, *graph_, registry_), name);
-  }
-
-  // An operand that the operator has no place for and that is None or the number that op.yaml states.
-  void expect(const std::string &word, size_t position, size_t item) const {
-    Literal l;
-    AttrValue v;
-    int64_t number = 0;
-    const bool constant = items_.literal_of(item, l);
-    if (word == "none" && constant && l.kind == Literal::kNone) return;
-    if (whole_number(word, number) && constant && to_attr(l, OPGRAFT_ATTR_FLOAT, v) &&
-        std::get<double>(v) == double(number))
-      return;
-    fail(fmt::format("operand {} must be {}: opgraft knows no other", position, word == "none" ? "None" : word));
-  }
-
-  // Operands by position: op.yaml's `mindir`, or all inputs followed by attributes in their order.
-  std::vector<ValueId> inputs(const Manifest &m, std::vector<std::string> order, const std::vector<size_t> &operands,
-                              Attrs &given) {
-    if (order.empty()) {
-      for (auto &t : m.inputs) order.push_back(t.name);
-      for (auto &a : m.attrs) order.push_back(a.name);
-    }
-    std::vector<ValueId> in;
-    std::vector<std::pair<size_t, Literal>> numbers;  // by place in `in`
-    size_t position = 0;
-    for (size_t k = 0; k < operands.size();) {
-      if (position >= order.size())
-        fail(fmt::format("takes at most {} operands, got {}", order.size(), operands.size()));
-      const std::string &name = order[position];
-      const Item &item = items_[operands[k]];
-      bool literal = item.kind == Item::kLiteral && item.literal.kind != Literal::kTensor;
-      int index = m.input_index(name);
-      if (index < 0 && !m.attr(name)) {
-        expect(name, position, operands[k]);
-        ++position, ++k;
-        continue;
-      }
-      if (index < 0) {
-        Literal l;
-        if (!items_.literal_of(operands[k], l)) fail(fmt::format("operand {} ({}) must be a constant", k, name));
-        attribute(m, name, l, given);
-        ++position, ++k;
-        continue;
-      }
-      if (literal && item.literal.kind == Literal::kNone) {
-        ++position, ++k;
-        continue;
-      }
-      bool variadic = m.variadic() && size_t(index) + 1 == m.inputs.size();
-      if (in.size() < size_t(index)) in.resize(size_t(index), kNone);
-      if (variadic && in.size() > size_t(index) && literal && position + 1 < order.size()) {
-        ++position;  // inputs given one by one end where a number or text stands
-        continue;
-      }
-      if (variadic && item.kind == Item::kTuple) {
-        for (size_t each : std::vector<size_t>(item.items)) in.push_back(items_.value_of(each));
-        ++position;
-      } else {
-        const size_t at = variadic ? in.size() : size_t(index);
-        if (literal && item.literal.kind != Literal::kTuple) numbers.emplace_back(at, item.literal);
-        if (at == in.size()) in.push_back(kNone);
-        in[at] = items_.value_of(operands[k]);
-        if (!variadic) ++position;
-      }
-      ++k;
-    }
-    for (size_t i = 0; i < in.size(); ++i)
-      if (in[i] == kNone) fail(fmt::format("input {} is missing before others", m.inputs[i].name));
-    for (auto &[at, number] : numbers) in[at] = as_its_peer(m, in, at, number);
-    return in;
-  }
-
-  // A number beside tensors has the dtype of one that op.yaml gives the same type.
-  ValueId as_its_peer(const Manifest &m, const std::vector<ValueId> &in, size_t at, const Literal &number) {
-    auto type_of = [&](size_t i) -> auto & { return m.inputs[std::min(i, m.inputs.size() - 1)].dtype; };
-    for (size_t i = 0; i < in.size(); ++i) {
-      const Value &peer = graph_->value(in[i]);
-      if (i == at || type_of(i) != type_of(at) || peer.kind == Value::kConstant) continue;
-      Tensor t;
-      if (!to_scalar(number, peer.type.dtype, t)) break;
-      return graph_->add_constant(std::move(t));
-    }
-    return in[at];
+    return results(passes::expand(fallback, in, *graph_, registry_), name, after);
   }
 
   std::string_view bytes_;
@@ -382,6 +344,7 @@ class Reader {
   std::map<std::string, Primitive, std::less<>> primitives_;
   std::set<std::string_view> functions_;
   Items items_{*graph_, registry_};
+  Operands placed_{*graph_, items_};
   DimensionNames dims_;
 };
 

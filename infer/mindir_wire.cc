@@ -49,6 +49,7 @@ TensorProto parse_tensor(std::string_view bytes) {
             default: e.skip();
           }
         break;
+      case 13: t.ref_key = m.bytes(); break;
       case 15: t.compression = m.integer(); break;
       default: m.skip();
     }

@@ -48,7 +48,7 @@ int32_t dtype_of(int64_t data_type);
 int32_t data_type_of(int32_t dtype);
 
 struct TensorProto {
-  std::string_view name, raw, location;
+  std::string_view name, raw, location, ref_key;
   std::vector<int64_t> dims, ints;
   std::vector<double> floats;
   int64_t data_type = 0, offset = 0, length = -1, compression = 0;

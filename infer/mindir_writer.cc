@@ -10,6 +10,7 @@
 #include "infer/mindir_encode.h"
 #include "infer/mindir_enums.h"
 #include "infer/mindir_file.h"
+#include "infer/mindir_nodes.h"
 
 namespace opgraft {
 namespace {
@@ -19,7 +20,12 @@ using namespace mindir;
 using protozero::pbf_writer;
 
 // Written as Custom.
-bool is_custom(const Node &n) { return !n.spec.empty() || n.fallback; }
+bool is_custom(const Graph &graph, const Node &n) {
+  const Manifest &m = n.impl->manifest;
+  return !n.spec.empty() || n.fallback || m.custom || std::any_of(n.inputs.begin(), n.inputs.end(), [&](ValueId v) {
+    return m.primitive_rank && int64_t(graph.value(v).type.dims.size()) > *m.primitive_rank;
+  });
+}
 
 class Writer {
  public:
@@ -35,7 +41,7 @@ class Writer {
     m.add_message(7, graph);
     m.add_bool(10, true);
     m.add_int64(13, 3);
-    for (auto &p : primitives_) m.add_message(12, p);
+    for (auto &p : file_.primitives) m.add_message(12, p);
     for (auto &[key, value] : graph_.user_info) {
       std::string pair;
       pbf_writer e(pair);
@@ -47,15 +53,9 @@ class Writer {
   }
 
  private:
-  std::string unique(std::string name) {
-    if (name.empty()) name = "value";
-    std::string tried = name;
-    for (int k = 1; !used_.insert(tried).second; ++k) tried = fmt::format("{}_{}", name, k);
-    return tried;
-  }
   // A reader drops all up to the first colon, as MindSpore does.
   std::string parameter_name(const std::string &name) {
-    return unique(name.find(':') == std::string::npos ? name : "main:" + name);
+    return file_.unique(name.find(':') == std::string::npos ? name : "main:" + name);
   }
 
   std::string body() {
@@ -66,43 +66,36 @@ class Writer {
       wire_[id] = parameter_name(graph_.value(id).name);
       g.add_message(5, encode_value_info(wire_[id], graph_.value(id).type, "", dims_.write(graph_.value(id).type)));
     }
-    std::set<ValueId> used(graph_.outputs.begin(), graph_.outputs.end());
-    for (NodeId n : graph_.order()) used.insert(graph_.node(n).inputs.begin(), graph_.node(n).inputs.end());
-    for (ValueId id : used) {
+    used_.insert(graph_.outputs.begin(), graph_.outputs.end());
+    for (NodeId n : graph_.order()) used_.insert(graph_.node(n).inputs.begin(), graph_.node(n).inputs.end());
+    for (ValueId id : used_) {
       const Value &v = graph_.value(id);
       if (v.kind != Value::kConstant || !v.parameter) continue;
       wire_[id] = parameter_name(v.name);
-      g.add_message(3, encode_tensor(v.constant, wire_[id], external_));
+      g.add_message(3, encode_tensor(v.constant, wire_[id], external_, order_.is_state(id) ? v.name : ""));
     }
     for (NodeId n : graph_.order())
       if (!graph_.node(n).dead) node(graph_.node(n));
     std::vector<std::string> outputs;
     for (size_t i = 0; i < graph_.outputs.size(); ++i) {
       ValueId id = graph_.outputs[i];
-      outputs.push_back(encode_value_info(operand(id, false), graph_.value(id).type,
-                                          i < graph_.output_names.size() ? graph_.output_names[i] : "", ""));
+      const TensorType &type = graph_.value(id).type;
+      std::string wire = operand(id, false, true);
+      if (order_.any() && (i == 0 || order_.is_state(id))) wire = order_.last(wire, type);
+      outputs.push_back(
+          encode_value_info(wire, type, i < graph_.output_names.size() ? graph_.output_names[i] : "", ""));
     }
-    for (auto &n : nodes_) g.add_message(1, n);
+    for (auto &n : file_.nodes) g.add_message(1, n);
     for (auto &o : outputs) g.add_message(6, o);
     return out;
   }
 
-  std::string constant(const std::string &name, const std::string &attribute) {
-    std::string out, wire = unique(name);
-    pbf_writer n(out);
-    n.add_string(2, wire);
-    n.add_string(3, wire);
-    n.add_string(4, "Constant");
-    n.add_message(5, attribute);
-    nodes_.push_back(std::move(out));
-    return wire;
-  }
-  std::string none(const std::string &name) { return constant(name, encode_none("value")); }
+  std::string none(const std::string &name) { return file_.constant(name, encode_none("value")); }
 
-  // The wire name of a value. A shape (`value: true` in op.yaml) is a scalar or a tuple in MindIR, so that a
-  // constant that is used as a shape and as a tensor is written as both.
-  std::string operand(ValueId id, bool shape) {
-    if (auto it = wire_.find(id); it != wire_.end()) return it->second;
+  // The wire name of a value, `itself` where it is updated. A shape (`value: true` in op.yaml) is a scalar or a tuple
+  // in MindIR, so that a constant that is used as a shape and as a tensor is written as both.
+  std::string operand(ValueId id, bool shape, bool itself = false) {
+    if (auto it = wire_.find(id); it != wire_.end()) return itself ? it->second : order_.read(id, it->second);
     const Value &v = graph_.value(id);
     if (v.kind != Value::kConstant) throw MindirError(fmt::format("value '{}' is used before it is computed", v.name));
     shape = shape && v.known && v.constant.dtype() == OPGRAFT_INT64 && v.constant.dims().size() <= 1;
@@ -111,30 +104,7 @@ class Writer {
     std::string attribute = !shape                      ? encode_attribute("value", v.constant)
                             : v.constant.dims().empty() ? encode_attribute("value", *v.constant.data<int64_t>())
                                                         : encode_attribute("value", *v.known);
-    return it->second = constant(v.name, attribute);
-  }
-
-  std::string primitive(const std::string &op, const std::vector<std::string> &attributes) {
-    std::string name = fmt::format("{}:{}", op, primitives_.size()), out;
-    pbf_writer p(out);
-    p.add_string(1, name);
-    p.add_string(2, op);
-    for (auto &a : attributes) p.add_message(3, a);
-    primitives_.push_back(std::move(out));
-    return "REF::" + name;
-  }
-
-  void add(const std::string &wire, const std::string &name, const std::string &op_type,
-           const std::vector<std::string> &inputs, const std::string &shape) {
-    std::string out;
-    pbf_writer n(out);
-    for (auto &i : inputs) n.add_string(1, i);
-    n.add_string(2, wire);
-    n.add_string(3, wire);
-    n.add_string(4, op_type);
-    if (!shape.empty()) n.add_message(5, shape);
-    n.add_string(7, name);
-    nodes_.push_back(std::move(out));
+    return it->second = file_.constant(v.name, attribute);
   }
 
   // The abstract of a node's outputs; none for shapes, which are tuples in MindSpore.
@@ -148,12 +118,13 @@ class Writer {
   }
 
   void node(const Node &n) {
-    std::string wire = unique(n.name), shape = shapes(n);
+    const std::vector<size_t> updated = updates(n);
+    std::string wire = file_.unique(n.name), shape = shapes(n);
     std::vector<std::string> attributes, operands;
     std::string op = n.op;
     const Manifest &m = n.impl->manifest;
     std::set<std::string> placed;
-    const bool custom = is_custom(n);
+    const bool custom = is_custom(graph_, n);
     if (custom) {
       op = "Custom";
       const bool function = !n.impl->function.empty();  // its name here means nothing elsewhere
@@ -169,28 +140,39 @@ class Writer {
         attributes.push_back(
             encode_attribute("opgraft_fallback", Writer(*n.fallback, external_, path_from_env_).model()));
       if (!function) inference(n, attributes);
-      for (ValueId v : n.inputs) operands.push_back(operand(v, false));
+      for (size_t i = 0; i < n.inputs.size(); ++i)
+        operands.push_back(operand(n.inputs[i], false, std::binary_search(updated.begin(), updated.end(), i)));
     } else if (n.op == "MakeTuple") {
       attributes.push_back(encode_attribute("opgraft_value", true));
       for (ValueId v : n.inputs) operands.push_back(operand(v, true));
     } else if (n.op == "TupleGetItem") {
       operands = {operand(n.inputs.at(0), true),
-                  constant(n.name + ".index", encode_attribute("value", n.attrs.at("index")))};
+                  file_.constant(n.name + ".index", encode_attribute("value", n.attrs.at("index")))};
       placed.insert("index");
     } else {
       place(n, m, operands, placed);
     }
     for (auto &[key, value] : n.attrs)
       if (!placed.count(key)) attributes.push_back(encode_attribute(key, value));
-    add(wire, n.name, primitive(op, attributes), operands, shape);
+    if (!updated.empty()) {
+      if (!n.attrs.count(kUpdates)) attributes.push_back(encode_attribute(kUpdates, true));
+      operands.push_back(order_.monad());
+      // MindSpore's primitives give the variable itself.
+      const Value &first = graph_.value(n.inputs[updated[0]]);
+      if (!custom && first.parameter) shape = encode_abstract({graph_.value(n.outputs.at(0)).type}, first.name);
+    }
+    file_.add(wire, n.name, file_.primitive(op, attributes), operands, shape);
+    order_.added(n, updated, wire);
     if (n.outputs.size() == 1) {
+      if (!updated.empty() && !custom && used_.count(n.outputs[0]))
+        wire = order_.copy(wire, graph_.value(n.outputs[0]).type);
       wire_[n.outputs[0]] = wire;
       return;
     }
     for (size_t i = 0; i < n.outputs.size(); ++i) {
-      std::string index = constant(fmt::format("{}.{}", n.name, i), encode_attribute("value", int64_t(i)));
-      std::string item = unique(fmt::format("{}.item{}", n.name, i));
-      add(item, item, primitive("TupleGetItem", {}), {wire, index}, "");
+      std::string index = file_.constant(fmt::format("{}.{}", n.name, i), encode_attribute("value", int64_t(i)));
+      std::string item = file_.unique(fmt::format("{}.item{}", n.name, i));
+      file_.add(item, item, file_.primitive("TupleGetItem", {}), {wire, index}, "");
       wire_[n.outputs[i]] = item;
     }
   }
@@ -249,15 +231,18 @@ class Writer {
         }
         const AttrValue value = as_operand(*m.attr(name), it->second);
         auto *text = std::get_if<std::string>(&value);
-        operands.push_back(text && text->empty() ? ""
-                                                 : constant(n.name + "." + name, encode_attribute("value", value)));
+        operands.push_back(
+            text && text->empty() ? "" : file_.constant(n.name + "." + name, encode_attribute("value", value)));
       } else if (size_t(index) >= n.inputs.size()) {
         operands.push_back("");
+      } else if (m.inputs[size_t(index)].state) {
+        operands.push_back(operand(n.inputs[size_t(index)], false, true));
+        ++taken;
       } else if (bool shape = m.inputs[size_t(index)].value; m.variadic() && size_t(index) + 1 == m.inputs.size()) {
         std::vector<std::string> each;
         for (size_t k = size_t(index); k < n.inputs.size(); ++k, ++taken) each.push_back(operand(n.inputs[k], shape));
-        std::string tuple = unique(n.name + "." + name);
-        add(tuple, tuple, primitive("MakeTuple", {}), each, "");
+        std::string tuple = file_.unique(n.name + "." + name);
+        file_.add(tuple, tuple, file_.primitive("MakeTuple", {}), each, "");
         operands.push_back(tuple);
       } else {
         operands.push_back(operand(n.inputs[size_t(index)], shape));
@@ -274,11 +259,12 @@ class Writer {
   const Graph &graph_;
   External *external_;
   bool path_from_env_;
-  std::set<std::string> used_;
+  std::set<ValueId> used_;
+  Nodes file_;
+  Order order_{graph_, file_};
   std::map<ValueId, std::string> wire_;
   std::map<std::pair<ValueId, bool>, std::string> constants_;
   DimensionWriter dims_{graph_.symbols};
-  std::vector<std::string> nodes_, primitives_;
 };
 
 // Whether variables can stand for the paths of a graph's .so files.
@@ -286,7 +272,7 @@ void check_variables(const Graph &graph, const fs::path &file) {
   std::map<std::string, std::string> paths;
   for (NodeId id : graph.order()) {
     const Node &n = graph.node(id);
-    if (n.dead || !is_custom(n)) continue;
+    if (n.dead || !is_custom(graph, n)) continue;
     const auto &path = paths.try_emplace(library_variable(n.impl->path), n.impl->path).first->second;
     if (path != n.impl->path)
       throw MindirError(fmt::format("{}: {} would stand for {} and for {}: write absolute paths", file.string(),

@@ -30,7 +30,7 @@ class Reader {
     if (!doc.IsMap()) fail(doc, "expected a mapping of fields");
     only(doc, {"name", "version", "doc", "inputs", "outputs", "attrs", "dtypes", "inplace", "view", "deterministic",
                "commutative", "moves_values", "backward", "mindir", "names", "replaces", "align", "layout",
-               "implementation"});
+               "implementation", "custom", "primitive_rank"});
     Manifest m;
     m.name = text(doc, "name");
     if (m.name.empty() || m.name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") !=
@@ -45,6 +45,8 @@ class Reader {
     m.deterministic = flag(doc, "deterministic", true);
     m.commutative = flag(doc, "commutative", false);
     m.moves_values = flag(doc, "moves_values", false);
+    m.custom = flag(doc, "custom", false);
+    if (auto rank = doc["primitive_rank"]) m.primitive_rank = number<int64_t>(rank, "an int");
     m.inputs = tensors(doc["inputs"], "inputs");
     m.outputs = tensors(doc["outputs"], "outputs");
     if (m.outputs.empty()) fail(doc, "outputs must name at least one output");

@@ -50,6 +50,8 @@ struct Manifest {
   bool deterministic = true;
   bool commutative = false;   // the first two inputs may be exchanged
   bool moves_values = false;  // only moves elements: may run on symbolic values
+  bool custom = false;        // MindSpore has no such primitive: files hold a Custom
+  std::optional<int64_t> primitive_rank;  // or it takes inputs of at most so many dimensions
   std::string backward;
   // Positional order of a MindIR node's operands: input and attribute names. Default: the inputs.
   std::vector<std::string> mindir;

@@ -80,7 +80,7 @@ def prepared(case, mode, python):
     if mode == ms.GRAPH_MODE:
         arrays = [flushed(a) for a in arrays]
     attrs = dict(case.get("attrs", {}))
-    want = _core.run_op(op, arrays, attrs)
+    want = _core.run_op(op, [a.copy() for a in arrays], attrs)
     manifest, tensors = op.manifest["inputs"], []
     for k, a in enumerate(arrays):
         spec = manifest[min(k, len(manifest) - 1)]
