@@ -28,9 +28,9 @@ class Reader {
   Manifest read(const YAML::Node &doc) {
     op_.clear();
     if (!doc.IsMap()) fail(doc, "expected a mapping of fields");
-    only(doc, {"name", "version", "doc", "inputs", "outputs", "attrs", "dtypes", "inplace", "view", "deterministic",
-               "commutative", "moves_values", "backward", "mindir", "names", "replaces", "align", "layout",
-               "implementation", "custom", "primitive_rank"});
+    only(doc, {"name",    "version",  "doc",           "inputs",      "outputs",        "attrs",    "dtypes",
+               "inplace", "view",     "deterministic", "commutative", "moves_values",   "backward", "mindir",
+               "names",   "replaces", "align",         "layout",      "implementation", "custom",   "primitive_rank"});
     Manifest m;
     m.name = text(doc, "name");
     if (m.name.empty() || m.name.find_first_not_of("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_") !=

@@ -48,9 +48,9 @@ struct Manifest {
   std::vector<std::pair<int, int>> inplace;                          // output, input
   std::vector<std::pair<int, int>> view;                             // output is input's buffer, unchanged
   bool deterministic = true;
-  bool commutative = false;   // the first two inputs may be exchanged
-  bool moves_values = false;  // only moves elements: may run on symbolic values
-  bool custom = false;        // MindSpore has no such primitive: files hold a Custom
+  bool commutative = false;               // the first two inputs may be exchanged
+  bool moves_values = false;              // only moves elements: may run on symbolic values
+  bool custom = false;                    // MindSpore has no such primitive: files hold a Custom
   std::optional<int64_t> primitive_rank;  // or it takes inputs of at most so many dimensions
   std::string backward;
   // Positional order of a MindIR node's operands: input and attribute names. Default: the inputs.
