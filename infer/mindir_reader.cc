@@ -296,7 +296,7 @@ class Reader {
       if (v.parameter || v.kind == Value::kInput) out.push_back(n.inputs[i]);
       else if (!declared.variadic)
         fail(fmt::format("{} is updated in place and must be a Parameter or an input of the model, got {}",
-                         declared.name, v.kind == Value::kConstant ? "a constant" : "'" + v.name + "'"));
+                         declared.name, v.kind == Value::kConstant ? "a constant" : "a computed value"));
       if (items_.taken(n.inputs[i]))
         fail(fmt::format("updates '{}', whose value was needed before the model runs", v.name));
     }

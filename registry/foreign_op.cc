@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <atomic>
 #include <charconv>
 #include <cstdlib>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr int kMostTensors = 64;
 constexpr const char *kHandle = "opgraft_function";
+constexpr const char *kUpdates = "side_effect_mem";  // MindSpore's mark: it may update any Parameter that it is given
 
 // The functions by name: a descriptor's infer learns from the attribute kHandle which one is meant.
 struct Table {
@@ -243,6 +245,9 @@ void kernel(const opgraft_call &call) {
     throw Error(OPGRAFT_INVALID_VALUE,
                 fmt::format("{}: asks for {} workspaces, too many", s->op->function(), workspaces.size()));
   std::copy(workspaces.begin(), workspaces.end(), params + n);
+  if (const Context c("Custom", call); c.attr_bool(kUpdates, false))  // it announces nothing itself
+    for (int i = 0; i < c.inputs(); ++i)
+      c.touch(c.input(i).raw(), uint64_t(c.input(i).size()) * dtype_size(c.input(i).dtype()));
   s->op->launch(*s->extra, int(n + workspaces.size()), params, s->arguments);
 }
 
@@ -285,6 +290,7 @@ OpPtr make_foreign_op(std::shared_ptr<const ForeignOp> foreign, const std::strin
   op->manifest.inputs.resize(1);
   op->manifest.inputs[0].name = "inputs";
   op->manifest.inputs[0].optional = op->manifest.inputs[0].variadic = true;
+  op->manifest.inputs[0].state = std::any_of(attrs.begin(), attrs.end(), [](auto &a) { return a.name == kUpdates; });
   op->manifest.attrs = attrs;
   op->manifest.attrs.push_back({kHandle, OPGRAFT_ATTR_STRING, name});
   op->manifest.attrs.push_back({"opgraft_outputs", OPGRAFT_ATTR_INT, int64_t(1)});

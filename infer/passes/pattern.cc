@@ -140,7 +140,7 @@ class Matcher {
           if (!v.known || *v.known != goal.want.known) return false;
           continue;
         case Pattern::Arg::kConstant:
-          if (v.kind != Value::kConstant || !equal(v.constant, goal.want.constant)) return false;
+          if (v.kind != Value::kConstant || v.state || !equal(v.constant, goal.want.constant)) return false;
           continue;
         case Pattern::Arg::kVariable: {
           const std::string &name = goal.want.name;
@@ -352,7 +352,7 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
     if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
     if (s.kind == Pattern::Setting::kCausal) return causal(v);
-    return v.kind == Value::kConstant && density(v.constant) < number(s.literal);
+    return v.kind == Value::kConstant && !v.state && density(v.constant) < number(s.literal);
   });
 }
 

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <map>
 #include <set>
 #include <tuple>
@@ -71,6 +72,10 @@ class Substituter {
         left(why);
         continue;
       }
+      if (update_within(m)) {
+        left("a Parameter that is updated in place changes in between");
+        continue;
+      }
       if (m.results.size() > 1 && leads_back(m)) {
         left("what uses one of its results leads to another of its inputs");
         continue;
@@ -87,7 +92,16 @@ class Substituter {
   // A swap only says which position its nodes take; the order is made anew once for all swaps of a rule, which
   // keeps the pass linear.
   void renumber() {
-    for (size_t i = 0; i < g_.order().size(); ++i) put_at(g_.order()[i], int(i));
+    updates_.clear();
+    for (size_t i = 0; i < g_.order().size(); ++i) {
+      put_at(g_.order()[i], int(i));
+      const Node &n = g_.node(g_.order()[i]);
+      auto &declared = n.impl->manifest.inputs;
+      bool updates = false;
+      for (size_t k = 0; k < n.inputs.size() && !declared.empty(); ++k)
+        if (declared[std::min(k, declared.size() - 1)].state) updates = true, states_.insert(n.inputs[k]);
+      if (updates) updates_.push_back(int(i));
+    }
   }
   void put_at(NodeId id, int position) {
     if (size_t(id) >= position_.size()) position_.resize(size_t(id) + 1);
@@ -107,6 +121,22 @@ class Substituter {
     if (!sort(g_, ordered(g_.order()))) throw GraphError(OPGRAFT_INTERNAL, "substitute: the graph has a cycle");
     renumber();
     settled_ = true;
+  }
+
+  // Whether an update lies among the matched nodes, which become one: a read among them, or one of what uses another
+  // result, would come to stand after it.
+  bool update_within(const Match &m) const {
+    if (updates_.empty() || m.nodes.size() < 2) return false;
+    auto reads = [&](ValueId v) { return states_.count(v) != 0; };
+    bool moves = m.results.size() > 1;
+    int first = INT_MAX, last = 0;
+    for (NodeId id : m.nodes) {
+      auto &inputs = g_.node(id).inputs;
+      moves = moves || std::any_of(inputs.begin(), inputs.end(), reads);
+      first = std::min(first, position_[size_t(id)]), last = std::max(last, position_[size_t(id)]);
+    }
+    auto next = std::lower_bound(updates_.begin(), updates_.end(), first);
+    return moves && next != updates_.end() && *next <= last;
   }
 
   // Whether something outside the match leads from its results back into it: a node in its place would wait for
@@ -312,6 +342,8 @@ class Substituter {
   std::set<std::tuple<std::string, std::string, std::string>> reported_;
   Users users_;
   std::vector<int> position_;  // in the order, by node
+  std::vector<int> updates_;   // positions of nodes that update a state
+  std::set<ValueId> states_;   // what they update
   bool settled_ = true;        // whether the order has what was swapped
   Report report_;
 };

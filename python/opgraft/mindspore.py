@@ -73,6 +73,9 @@ class _Custom(ops.Custom):
         self._op, self._inputs, self._attrs = op, inputs, attrs
         # Graph mode counts a primitive's arguments where there is one of these for each.
         self.set_signatures(tuple(make_sig(i["name"]) for i in inputs))
+        # Else graph mode gives it copies of Parameters, or merges and reorders what reads them.
+        if any(i["state"] for i in inputs):
+            self.add_prim_attr("side_effect_mem", True)
 
     def __call__(self, *args):  # PyNative's
         if len(args) != len(self._inputs):
