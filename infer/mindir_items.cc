@@ -22,14 +22,14 @@ size_t Items::literal(Literal literal, std::string_view name) {
 
 size_t Items::tuple(std::vector<size_t> items, std::string name) {
   Item i;
-  for (size_t k : items) i.after = std::max(i.after, items_[k].after);
+  for (size_t k : items) i.past.join(items_[k].past);
   i.kind = Item::kTuple, i.items = std::move(items), i.name = std::move(name);
   return add(std::move(i));
 }
 
-size_t Items::monad(int64_t after) {
+size_t Items::monad(Past past) {
   Item i;
-  i.literal.kind = Literal::kMonad, i.after = after;
+  i.literal.kind = Literal::kMonad, i.past = std::move(past);
   return add(std::move(i));
 }
 
@@ -37,19 +37,21 @@ bool Items::is_monad(size_t item) const {
   return items_[item].kind == Item::kLiteral && items_[item].literal.kind == Literal::kMonad;
 }
 
-size_t Items::loaded(size_t item, int64_t after) {
-  const Item &from = items_[item];
-  if (from.kind != Item::kValue || from.version >= 0) return later(item, after);
-  Item i = from;
-  i.version = i.after = std::max(from.after, after);
+size_t Items::loaded(size_t item, const Past &past) {
+  if (items_[item].kind != Item::kValue || items_[item].loaded) return later(item, past);
+  Item i = items_[item];
+  i.loaded = true, i.past.join(past);
   return add(std::move(i));
 }
 
-size_t Items::later(size_t item, int64_t after) {
-  const Item &from = items_[item];
-  if (from.kind != Item::kValue || from.after >= after) return item;
-  Item i = from;
-  i.after = after;
+size_t Items::later(size_t item, const Past &past) {
+  // What was loaded has its past for good.
+  if (items_[item].kind != Item::kValue || items_[item].loaded) return item;
+  Past joined = items_[item].past;
+  joined.join(past);
+  if (joined == items_[item].past) return item;
+  Item i = items_[item];
+  i.past = std::move(joined);
   return add(std::move(i));
 }
 
@@ -118,7 +120,7 @@ bool Items::literal_of(size_t item, Literal &out) const {
 }
 
 ValueId Items::value_of(size_t item) {
-  if (items_[item].version >= 0) return updates.at(items_[item].id, items_[item].version);
+  if (items_[item].loaded) return updates.at(items_[item].id, items_[item].past);
   if (items_[item].id != kNone) return items_[item].id;
   Literal l;
   if (literal_of(item, l)) {

@@ -21,8 +21,8 @@ struct Item {
   Literal literal;
   std::vector<size_t> items;
   std::string name;
-  int64_t after = 0;     // of a graph's updates, those that come before it for sure
-  int64_t version = -1;  // of a value that was loaded; else it is what there is when it is used
+  Past past;            // the graph's updates that come before it
+  bool loaded = false;  // the value as it was then; else it is what there is when it is used
 };
 
 // Items by position, and positions by the file's names. Refuses by std::runtime_error.
@@ -34,12 +34,12 @@ class Items {
   size_t value(ValueId id);
   size_t literal(Literal literal, std::string_view name = "");
   size_t tuple(std::vector<size_t> items, std::string name);
-  size_t monad(int64_t after);
+  size_t monad(Past past);
   bool is_monad(size_t item) const;
-  // The value as it is after `after` updates.
-  size_t loaded(size_t item, int64_t after);
-  // The same item, which comes after so many updates.
-  size_t later(size_t item, int64_t after);
+  // The value as it is after these updates.
+  size_t loaded(size_t item, const Past &past);
+  // The same item, which comes after these updates.
+  size_t later(size_t item, const Past &past);
 
   void define(std::string_view name, size_t item);
   size_t lookup(std::string_view name) const;

@@ -31,10 +31,10 @@ struct Primitive {
   std::shared_ptr<const Graph> fallback;
 };
 
-// Where a node stands among the updates of a graph.
+// Where a node stands among the updates of a graph: after those of its operands.
 struct Moment {
-  int64_t after = 0;   // so many come before what it reads
-  int64_t monad = -1;  // before the monad that it takes; -1: it takes none
+  Past past{};
+  bool ordered = false;  // by a monad
 };
 
 class Reader {
@@ -180,14 +180,14 @@ class Reader {
     };
     if (op == "Load" || op == "Depend" || op == "UpdateState") return items_.define(output, order(op, n));
     // A copy of what was loaded: that keeps its value anyway.
-    if (op == "TensorMove" && items_[operand(0)].version >= 0) return items_.define(output, operand(0));
+    if (op == "TensorMove" && items_[operand(0)].loaded) return items_.define(output, operand(0));
     std::vector<size_t> operands;
     Moment moment;
     for (auto in : n.inputs) {
       const size_t i = lookup(in);
-      moment.after = std::max(moment.after, items_[i].after);
+      moment.past.join(items_[i].past);
       if (!items_.is_monad(i)) operands.push_back(i);
-      else moment.monad = std::max(moment.monad, items_[i].after);
+      else moment.ordered = true;
     }
     for (auto bytes : primitive->proto.attributes) {
       if (primitive->read) break;
@@ -213,12 +213,12 @@ class Reader {
     if (const size_t least = op == "Depend" ? 1 : 2; n.inputs.size() < least)
       fail(fmt::format("takes at least {} operands, got {}", least, n.inputs.size()));
     const size_t first = lookup(n.inputs[0]);
-    int64_t after = 0;
-    for (auto in : n.inputs) after = std::max(after, items_[lookup(in)].after);
+    Past past;
+    for (auto in : n.inputs) past.join(items_[lookup(in)].past);
     if (const size_t k = op == "Load"; op != "Depend" && !items_.is_monad(lookup(n.inputs[k])))
       fail(fmt::format("operand {} must be a monad", k));
-    if (items_.is_monad(first)) return items_.monad(after);
-    return op == "Load" ? items_.loaded(first, after) : items_.later(first, after);
+    if (items_.is_monad(first)) return items_.monad(std::move(past));
+    return op == "Load" ? items_.loaded(first, past) : items_.later(first, past);
   }
 
   void constant(const NodeProto &n, std::string_view output) {
@@ -248,7 +248,7 @@ class Reader {
       } catch (const std::runtime_error &e) {
         if (!fallback_of(primitive)) throw;
         fmt::print(stderr, "opgraft: {}: {}: its original subgraph runs instead: {}\n", origin_, place_, e.what());
-        return expanded(*primitive.fallback, name, operands, moment.after);
+        return expanded(*primitive.fallback, name, operands, moment.past);
       }
     else if (op.find('#') == op.npos && (found.impl = registry_.find(op))) found.op = found.impl->name();
     if (!found.impl) fail(fmt::format("no registered operator answers to '{}'", op));
@@ -274,7 +274,6 @@ class Reader {
     graph_->node(id).fallback = fallback_of(primitive);
     std::vector<ValueId> outputs = graph_->node(id).outputs;
     if (const auto changed = updated(id, moment); !changed.empty()) {
-      moment.after = items_.updates.count();
       // An output that is one of the variables: what there is when it is used.
       const auto abstracts = outputs_of(proto);
       for (size_t i = 0; i < outputs.size() && i < abstracts.size(); ++i) {
@@ -283,11 +282,11 @@ class Reader {
           if (!key.empty() && key == graph_->value(v).name) outputs[i] = v;
       }
     }
-    return results(outputs, name, moment.after);
+    return results(outputs, name, moment.past);
   }
 
   // The Parameters and inputs that the node updates in place, where it may.
-  std::vector<ValueId> updated(NodeId id, const Moment &moment) {
+  std::vector<ValueId> updated(NodeId id, Moment &moment) {
     const Node &n = graph_->node(id);
     std::vector<ValueId> out;
     for (size_t i : updates(n)) {
@@ -301,16 +300,18 @@ class Reader {
         fail(fmt::format("updates '{}', whose value was needed before the model runs", v.name));
     }
     if (out.empty()) return out;
-    if (moment.monad >= 0 && moment.monad < items_.updates.count())
-      fail(fmt::format("updates '{}' under a monad that does not come after the update by '{}'",
-                       graph_->value(out[0]).name, items_.updates.last()));
-    items_.updates.add(out, id);
+    for (ValueId v : out)
+      if (NodeId before = items_.updates.missing(v, moment.past); moment.ordered && before != kNone)
+        fail(fmt::format("updates '{}' under a monad that does not come after the update by '{}'",
+                         graph_->value(v).name, graph_->node(before).name));
+    if (!moment.ordered) moment.past = items_.updates.all();
+    moment.past.add(items_.updates.add(out, id));
     return out;
   }
 
-  size_t results(const std::vector<ValueId> &outputs, const std::string &name, int64_t after) {
+  size_t results(const std::vector<ValueId> &outputs, const std::string &name, const Past &past) {
     std::vector<size_t> each;
-    for (ValueId v : outputs) each.push_back(items_.later(items_.value(v), after));
+    for (ValueId v : outputs) each.push_back(items_.later(items_.value(v), past));
     return each.size() == 1 ? each[0] : items_.tuple(std::move(each), name);
   }
 
@@ -324,13 +325,14 @@ class Reader {
     return primitive.fallback = inner.read();
   }
 
-  size_t expanded(const Graph &fallback, const std::string &name, const std::vector<size_t> &operands, int64_t after) {
+  size_t expanded(const Graph &fallback, const std::string &name, const std::vector<size_t> &operands,
+                  const Past &past) {
     if (*budget_ < passes::expanded_size(fallback))
       fail(fmt::format("the subgraphs of missing operators have more than {} nodes", kMostExpanded));
     *budget_ -= passes::expanded_size(fallback);
     std::vector<ValueId> in;
     for (size_t item : operands) in.push_back(items_.value_of(item));
-    return results(passes::expand(fallback, in, *graph_, registry_), name, after);
+    return results(passes::expand(fallback, in, *graph_, registry_), name, past);
   }
 
   std::string_view bytes_;

@@ -5,19 +5,46 @@
 #include <algorithm>
 #include <set>
 
+#include "infer/mindir_wire.h"
+
 namespace opgraft::mindir {
 
-void Updates::add(const std::vector<ValueId> &values, NodeId node) {
-  ++count_;
-  last_ = node;
-  for (ValueId v : values) nodes_[v].emplace_back(count_, node);
+namespace {
+constexpr size_t kMostUnordered = 4096;  // updates that a file leaves in no order
 }
 
-ValueId Updates::at(ValueId v, int64_t version) {
+void Past::add(int64_t update) {
+  if (update <= all) return;
+  more.insert(update);
+  while (!more.empty() && *more.begin() <= all + 1) all = std::max(all, *more.begin()), more.erase(more.begin());
+  if (more.size() > kMostUnordered) refuse("too many updates of Parameters that are in no order");
+}
+
+void Past::join(const Past &other) {
+  if (other.all > all) {
+    all = other.all;
+    while (!more.empty() && *more.begin() <= all + 1) all = std::max(all, *more.begin()), more.erase(more.begin());
+  }
+  for (int64_t update : other.more) add(update);
+}
+
+NodeId Updates::missing(ValueId v, const Past &past) const {
+  auto found = nodes_.find(v);
+  return found == nodes_.end() || past.has(found->second.back().first) ? kNone : found->second.back().second;
+}
+
+int64_t Updates::add(const std::vector<ValueId> &values, NodeId node) {
+  ++count_;
+  for (ValueId v : values) nodes_[v].emplace_back(count_, node);
+  return count_;
+}
+
+ValueId Updates::at(ValueId v, const Past &past) {
   auto found = nodes_.find(v);
   if (found == nodes_.end()) return v;
-  auto next = std::upper_bound(found->second.begin(), found->second.end(), version,
-                               [](int64_t n, auto &update) { return n < update.first; });
+  // Those of one value are in order: what has seen one has seen those before it.
+  auto next =
+      std::partition_point(found->second.begin(), found->second.end(), [&](auto &u) { return past.has(u.first); });
   if (next == found->second.end()) return v;
   auto [it, added] = copies_.try_emplace({v, next->second}, kNone);
   if (added) {

@@ -51,19 +51,26 @@ namespace {
 
 constexpr int64_t kChunk = 1 << 17;  // bytes, some 10 us
 
-void InferUpdate(InferContext &c, bool single) {
+void InferAssign(InferContext &c) {
   auto variable = c.input(0).shape(), value = c.input(1).shape();
   c.check_same_dtype(1, "value", 0, "variable");
   bool same = variable.size() == value.size();
   for (size_t i = 0; same && i < value.size(); ++i) same = variable[i] == value[i] || variable[i] < 0 || value[i] < 0;
-  c.check(same || (single && value.empty()), "value.shape must equal variable.shape " + to_string(variable) +
-                                                 (single ? " or be (), got " : ", got ") + to_string(value));
+  c.check(same, "value.shape must equal variable.shape " + to_string(variable) + ", got " + to_string(value));
   c.output(c.input(0).dtype(), variable);
 }
-void InferAssign(InferContext &c) { InferUpdate(c, false); }
-void InferSum(InferContext &c) {
+void CheckNumbers(InferContext &c) {
   c.check_dtype(0, "variable", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64});
-  InferUpdate(c, true);
+}
+void InferSum(InferContext &c) {
+  CheckNumbers(c);
+  InferAssign(c);
+}
+void InferScalar(InferContext &c) {
+  CheckNumbers(c);
+  c.check_same_dtype(1, "value", 0, "variable");
+  c.check(c.input(1).rank() == 0, "value.shape must be (), got " + to_string(c.input(1).shape()));
+  c.output(c.input(0).dtype(), c.input(0).shape());
 }
 void InferMove(InferContext &c) { c.output(c.input(0).dtype(), c.input(0).shape()); }
 
@@ -131,5 +138,8 @@ using namespace opgraft;
 OPGRAFT_OP(Assign, .inputs = 2, .infer = InferAssign, .kernel = AssignKernel, .reference = AssignKernel)
 OPGRAFT_OP(AssignAdd, .inputs = 2, .infer = InferSum, .kernel = Sum<false, false>, .reference = Sum<false, true>)
 OPGRAFT_OP(AssignSub, .inputs = 2, .infer = InferSum, .kernel = Sum<true, false>, .reference = Sum<true, true>)
+OPGRAFT_OP(AssignAddScalar, .inputs = 2, .infer = InferScalar, .kernel = Sum<false, false>,
+           .reference = Sum<false, true>)
+OPGRAFT_OP(AssignSubScalar, .inputs = 2, .infer = InferScalar, .kernel = Sum<true, false>, .reference = Sum<true, true>)
 OPGRAFT_OP(TensorMove, .inputs = 1, .infer = InferMove, .kernel = Move, .reference = Move)
 #endif
