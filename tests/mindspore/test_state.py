@@ -128,8 +128,8 @@ def test_what_mindspore_exports_runs_and_comes_back(cell, tmp_path):
     graph = opgraft.load(tmp_path / "net.mindir")
     assert any(f" Assign{end}(" in str(graph) for end in ("", "Add", "Sub")), str(graph)
     model = _core.Model(graph)
-    same(steps(lambda x, s=_core.Session(model): s.run([x])), want)
-    same(steps(lambda x, s=_core.Session(model): s.run([x])), want)  # another session begins anew
+    for session in (_core.Session(model), _core.Session(model)):  # each begins anew
+        same(steps(lambda x, session=session: session.run([x])), want)
     _core.write_mindir(graph, str(tmp_path / "again.mindir"))
     back = ms.nn.GraphCell(ms.load(str(tmp_path / "again.mindir")))
     same(steps(lambda x: listed(back(Tensor(x)))), want)

@@ -91,6 +91,33 @@ X = value("x", (2, 3))
 N = value("x", (-1, 3), denotation="n")
 
 
+def states(one):
+    """Parameters that are updated in place."""
+    w = [tensor((2, 3), F32, (9, floats(*range(6))), (13, "w"), name="w")]
+    u, mark = constant("u", attribute("value", 23)), attribute("side_effect_mem", A_BOOL, (3, 1))
+    is_w = attribute("shape", A_TENSORS, (12, tensor((2, 3), F32, (13, "w"))))
+
+    def update(op, monad, output, variable="w"):
+        return node(op, [variable, "x", monad], output, mark, is_w)
+
+    after = node("UpdateState", ["u", "a"], "v")
+    yield (
+        "state",
+        one(u, node("Load", ["w", "u"], "old"), update("AssignAdd", "u", "a"), after, node("Load", ["w", "v"], "new"),
+            node("Sub", ["new", "old"], "d"), node("UpdateState", ["v", "d"], "end"), node("Depend", ["d", "end"], "y"),
+            parameters=w),
+    )  # fmt: skip
+    yield "state_is_its_result", one(u, update("Assign", "u", "a"), after, update("AssignSub", "v", "y", "a"),
+                                     parameters=w)  # fmt: skip
+    yield "state_in_no_order", one(u, update("Assign", "u", "a"), update("AssignAdd", "u", "y"), parameters=w)
+    yield "state_two", one(u, update("Assign", "u", "a"), update("AssignAdd", "u", "b", "x"),
+                           node("MakeTuple", ["a", "b"], "t"), node("UpdateState", ["u", "t"], "v"),
+                           update("AssignSub", "v", "y"), parameters=w)  # fmt: skip
+    yield "state_computed", one(u, node("Add", ["x", "x"], "z"), update("Assign", "u", "y", "z"))
+    yield "state_of_nothing", one(u, node("UpdateState", ["u"], "v"))
+    yield "state_no_monad", one(node("Load", ["w", "x"], "y"), parameters=w)
+
+
 def mindir():
     def one(*nodes, out="y", inputs=(X,), **more):
         return model(nodes, [out], inputs, **more)
@@ -273,6 +300,7 @@ def mindir():
             parameters=[tensor((1,), F32, (9, floats(1)), name="w")],
         ),
     )
+    yield from states(one)
     yield "load_nothing", one(node("Load", [], "y"))
     # operands
     yield "concat", one(node("MakeTuple", ["x", "x"], "t"), constant("a", integer(1)), node("Concat", ["t", "a"], "y"))
