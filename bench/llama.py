@@ -34,10 +34,11 @@ NOT_THERE = "is not installed (--install does)"
 
 
 class Program(Process):
-    def __init__(self, name, python, threads, log):
+    def __init__(self, name, python, threads, simd, log):
         self.name = name
         worker = ROOT / "bench" / "decoding" / "worker.py"
-        super().__init__([python, worker, name, "--threads", threads], threads, log, {"HF_HUB_OFFLINE": "1"})
+        variables = {"HF_HUB_OFFLINE": "1"} | operators.SIMD[simd]
+        super().__init__([python, worker, name, "--threads", threads], threads, log, variables)
 
     def must(self, **task):
         answer = self.ask(**task)
@@ -114,6 +115,9 @@ def turns(programs, ids, rounds, progress, result):
     for program in programs:
         result["rows"][program.name] |= {"prefill": [], "decode": {p: [] for p in POSITIONS}}
     for what in [turn] * rounds + [rest]:
+        # Between the turns, as what the machine's neighbours leave of it changes by the second.
+        seen = machine.read_bandwidth(result["threads"], rounds=2)
+        result["machine"]["read_bandwidth"] = max(seen, result["machine"]["read_bandwidth"])
         for program in programs:
             figures = result["rows"][program.name]
             if what is turn:
@@ -122,13 +126,15 @@ def turns(programs, ids, rounds, progress, result):
                 try:
                     what(program, figures)
                 except Failed as e:
-                    figures["missing"] = str(e)
+                    result["rows"][program.name] = {"missing": str(e)}
 
 
 def more(programs, ids, parts, progress, result):
     """How many texts fit a bound; the operators' shares."""
     for program in programs:
         figures = result["rows"][program.name]
+        if "missing" in figures:
+            continue
         if "shares" in parts:
             progress.step(f"{program.name}: shares of its operators")
             figures["shares"] = program.ask(do="profile", slot=1, position=POSITIONS[1], ids=ids[:PROMPT])
@@ -169,6 +175,9 @@ def options():
     )
     parser.add_argument("--parts", nargs="+", choices=PARTS, help="default: all; --quick: all but layers")
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each (default 2)")
+    parser.add_argument(
+        "--simd", choices=operators.SIMD, default="best", help="hold all but llama.cpp, which cannot be"
+    )
     parser.add_argument("--rounds", type=int, help="turns of each program (default 6, --quick 2)")
     parser.add_argument("--prompts", type=int, help="of the oracle's, to check by (default 5, --quick 1, at most 20)")
     parser.add_argument("--install", action="store_true",
@@ -197,8 +206,9 @@ def main():
     if args.list:
         print("\n".join(args.chosen))
         return 0
+    os.environ |= operators.SIMD[args.simd]
     result = {"machine": machine.describe(args.threads), "threads": args.threads, "rounds": args.rounds,
-              "prompt": PROMPT, "rows": {}}  # fmt: skip
+              "prompt": PROMPT, "bound": BOUND, "kept": KEPT + 1, "rows": {}}  # fmt: skip
     result["machine"]["read_bandwidth"] = machine.read_bandwidth(args.threads)
     finished = True
     with open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
@@ -215,14 +225,13 @@ def main():
             for name in ready:
                 result.setdefault("weights", {})[name] = prepare.weight_bytes(prepare.gguf(), VARIANTS[name].width)
             ids = text()
-            programs = [Program(n, p, args.threads, log) for n, p in ready.items()]
+            programs = [Program(n, p, args.threads, args.simd, log) for n, p in ready.items()]
             finished = measure(programs, files, ids, args.parts, args.prompts, args.rounds, result)
             result["rows"] |= {n: {"missing": NOT_THERE} for n in args.chosen if n not in ready}
         if finished and "layers" in args.parts:
-            result["layers"], finished = layers.measure(args.threads, args.install, log)
+            result["layers"], finished = layers.measure(args.threads, args.simd, args.install, log)
     again = machine.describe(args.threads, result["machine"])
-    again["read_bandwidth"] = max(result["machine"]["read_bandwidth"], machine.read_bandwidth(args.threads))
-    result["machine"] = again
+    result["machine"] = again | {"read_bandwidth": result["machine"]["read_bandwidth"]}
     result["targets"] = table.targets(result)
     words = table.whole(result)
     print(words)

@@ -16,11 +16,11 @@ PEERS = ["opgraft", "torch"]
 EFFORT = replace(operators.FULL, turn=0.1, peer=4.0, row=12.0)
 
 
-def measure(threads, install, log):
+def measure(threads, simd, install, log):
     """({"rows", "shares", ...}, False where it was interrupted)"""
     result = {"threads": threads, "rounds": EFFORT.rounds, "peers": {}, "rows": {}, "ratios": {}}
     pythons = environments.find(PEERS, install)
-    peers = [operators.Peer(n, p, threads, "best", log) for n, p in pythons.items() if p]
+    peers = [operators.Peer(n, p, threads, simd, log) for n, p in pythons.items() if p]
     finished = operators.measure(ROWS, peers, EFFORT, result)
     report.compare_rows(ROWS, result["rows"])
     if finished:

@@ -5,7 +5,7 @@ import statistics
 from report import duration
 from report import table as markdown
 
-from . import VARIANTS, layers
+from . import SLOTS, VARIANTS, layers
 
 POSITIONS = [16, 256, 1024]
 PLAIN, F32, BF16, STORED = [n for n in VARIANTS if n.startswith("opgraft")]
@@ -52,6 +52,14 @@ def first_seconds(row):
 
 def _ratio(a, b):
     return a / b if a and b else None
+
+
+def bandwidth(result):
+    """Bytes per second: the most that was read in this run, by threads that do nothing else or by a program."""
+    found = [result["machine"]["read_bandwidth"]]
+    for name, row in result["rows"].items():
+        found += [result["weights"][name] / s for p in POSITIONS if (s := step_seconds(row, p))]
+    return max(found)
 
 
 def targets(result):
@@ -115,8 +123,7 @@ def _cells(name, row, result):
     cells.append(f"{kv['bytes'] / 2**20:.1f} / {kv['peak'] / 2**20:.1f}" if kv else "-")
     cells.append(str(row.get("sequences", {}).get("count", "-")))
     took = step_seconds(row, POSITIONS[0])
-    wall = result["weights"][name] / result["machine"]["read_bandwidth"]
-    cells.append(f"{100 * wall / took:.0f} %" if took else "-")
+    cells.append(f"{100 * result['weights'][name] / took / bandwidth(result):.0f} %" if took else "-")
     cells.append(f"{100 * check['agree'] / check['of']:.1f} %, {check['logits']:.2g}" if check else "-")
     return cells, None
 
@@ -129,7 +136,7 @@ HEADER = ["", "first token", "prefill tokens/s", *[f"decode tokens/s at {p}" for
 def whole(result):
     m, parts = result["machine"], []
     parts.append(
-        f"{m['cpu']}, {m['simd']}, {result['threads']} threads each; reads {m['read_bandwidth'] / 1e9:.1f} GB/s, "
+        f"{m['cpu']}, {m['simd']}, {result['threads']} threads each; reads {bandwidth(result) / 1e9:.1f} GB/s, "
         f"copies {m['copy_bandwidth'] / 1e9:.1f} GB/s, product of 2048² matrices {m['gemm_peak'] / 1e9:.0f} GFLOP/s. "
         f"{result['rounds']} turns of each. "
         + ", ".join(dict.fromkeys(r["version"] for r in result["rows"].values() if "version" in r))
@@ -137,6 +144,13 @@ def whole(result):
     cells = [_cells(n, r, result) for n, r in result["rows"].items()]
     if cells:
         parts.append(markdown(HEADER, [c for c, _ in cells]))
+        parts.append(
+            f"First token: of a prompt of {result['prompt']} tokens. Rates are of the best turn. Peak MiB: of the "
+            f"process, which keeps {SLOTS} texts; a mapped file counts as far as it was read. Texts at once: of "
+            f"{result['kept']} tokens, with keys and values in {result['bound'] >> 20} MiB; concatenated caches of a "
+            "batch are there twice while it is appended to, transformers' those of one layer. Of the wall: weights "
+            f"that a step at {POSITIONS[0]} reads, against the {bandwidth(result) / 1e9:.1f} GB/s."
+        )
     if reasons := [r for _, r in cells if r]:
         parts.append("No figure:\n\n" + "\n".join(reasons))
     if result["targets"]:
