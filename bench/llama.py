@@ -2,9 +2,9 @@
 
 Each is a process of its own in an environment of its own, with the same number of threads; one that is not in its turn
 is stopped. Before its times count, a program is fed the texts of tests/python/llama_oracle.npz, which transformers
-wrote in float32: in float32 its own choice must be the oracle's at each of their tokens; where weights are rounded
-further, how often it is is stated, and it may be off no more often than twice llama.cpp's share. The model is what
-`./build.sh test --all` fetches.
+wrote in float32: in float32 its own choice must be the oracle's at each of their tokens; where weights or activations
+are rounded further, how often it is is stated, and it may be another no more often than chance explains beside
+llama.cpp's. The model is what `./build.sh test --all` fetches.
 """
 
 import argparse

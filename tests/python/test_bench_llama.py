@@ -33,10 +33,10 @@ def test_in_float32_one_other_token_is_wrong():
 
 def test_rounded_weights_are_compared_with_llama_cpp():
     checks = {STORED: checked(91), CPP: checked(95)}
-    assert table.wrong(STORED, checks) is None
-    assert f"twice as far from all as {CPP}" in table.wrong(STORED, checks | {STORED: checked(89)})
+    assert table.wrong(STORED, checks) is None  # 9 and 5: 4 apart, of a deviation of 3.7
+    assert table.wrong(STORED, checks | {STORED: checked(76)}).endswith(f"more than chance explains beside {CPP}'s 5")
     assert table.wrong(BF16, {BF16: checked(60)}) is None, "alone, it need only know the text"
-    assert "less than half" in table.wrong(CPP, {CPP: checked(49)})
+    assert "more than half of all" in table.wrong(CPP, {CPP: checked(49)})
 
 
 def row(step, first, peak=0, **more):
@@ -99,7 +99,8 @@ def test_every_operator_of_a_layer_belongs_to_a_part():
              "1/self_attn/Add_1": "RoPE", "1/self_attn/Concat_2": "caches", "1/self_attn/BroadcastTo": "attention",
              "1/self_attn/Mul_4": "attention", "1/self_attn/Add_2": "attention", "1/self_attn/Softmax": "attention",
              "1/self_attn/Transpose_3": "layout", "1/mlp/SiLU": "SwiGLU", "1/mlp/Mul": "SwiGLU", "1/Add_1": "RMSNorm",
-             "norm/Mul_1": "RMSNorm", "Greater": "other"}  # fmt: skip
+             "norm/Mul_1": "RMSNorm", "Greater": "other", "1/self_attn/BlockQuantQKV": "products",
+             "SwiGLU:1/mlp/BlockQuantSwiGLU": "products"}  # fmt: skip
     for node, part in plain.items():
         assert parts.part(node, node.rpartition("/")[2].partition("_")[0]) == part, node
     for node, op, part in [("FusedAddRmsNorm:FusedRmsNorm:3/input_layernorm/Mul_1", "FusedAddRmsNorm", "RMSNorm"),
@@ -175,7 +176,7 @@ def test_another_text_is_wrong(tmp_path):
     try:
         assert "seconds" in worker.ask(do="load", files=files)
         got = worker.ask(do="check", oracle=str(tmp_path / "other.npz"), prompts=1)
-        assert "less than" in table.wrong(STORED, {STORED: got})
+        assert "more than half" in table.wrong(STORED, {STORED: got})
         assert worker.ask(do="fill", ids=[10**6], positions=[1])["missing"]
     finally:
         worker.close()
