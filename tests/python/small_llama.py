@@ -120,6 +120,12 @@ CLOSE = {"rtol": 0, "atol": 400 * 2.0**-24 * 4}
 CLOSE_STORED = {"rtol": 0, "atol": 2 * 14**0.5 * 0.0025 * 4}
 # Weights have such an error, too, and it is independent of x's.
 CLOSE_INT8 = {"rtol": 0, "atol": 2**0.5 * CLOSE_STORED["atol"]}
+# In bfloat16, weights and tables too: a layer has about 34 roundings on the way of its sum (norms 3 each, the weight
+# and the result of each of 7 products, tables, rotations, probabilities, their sum, SiLU, gate, sums), embedding, last
+# norm and head 6. Each is off by 2^-9 / 3^0.5 of its size, they add up like random steps, and a layer keeps the size of
+# what passes: logits, of size 1.1, by so much on the average, and the worst of some hundred, which share errors, by 5
+# times that.
+CLOSE_BFLOAT16 = {"rtol": 0, "atol": 5 * 74**0.5 * 2.0**-9 / 3**0.5 * 1.1}
 
 
 def graph_of(net):

@@ -8,7 +8,20 @@ from opgraft import nn, rewrite
 pytest.importorskip("gguf")
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
-from small_llama import CLOSE, CLOSE_INT8, CLOSE_STORED, HEADS, IDS, KV, LAYERS, WIDTH, llama, oracle, write  # noqa: E402
+from small_llama import (  # noqa: E402
+    CLOSE,
+    CLOSE_BFLOAT16,
+    CLOSE_INT8,
+    CLOSE_STORED,
+    HEADS,
+    IDS,
+    KV,
+    LAYERS,
+    WIDTH,
+    llama,
+    oracle,
+    write,
+)
 
 from llama.checkpoint import GGUFError, tensor_name  # noqa: E402 isort: skip
 
@@ -46,6 +59,7 @@ def test_the_plain_model_is_llama(file):
 # What is put in, beside what is in all, and how close the logits are.
 KINDS = {
     "float32": ({"SwiGLU"}, CLOSE),
+    "bfloat16": ({"SwiGLU"}, CLOSE_BFLOAT16),
     "stored": ({"BlockQuantQKV", "BlockQuantSwiGLU"}, CLOSE_STORED),
     "int8": ({"SwiGLU"}, CLOSE_INT8),
 }
@@ -61,7 +75,8 @@ def test_caches_in_place_are_the_same(file, weights, grafted):
         assert {s["op"].split("@")[0] for s in report.swapped} >= {"FusedAddRmsNorm", "RotaryPositionEmbedding", *fused}
     want = oracle(file, IDS)
     for begin, end in [(0, 6), (6, 7), (7, 8), (8, 10)]:
-        np.testing.assert_allclose(run(net, IDS[begin:end], begin)[-1], want[end - 1], **close)
+        got = run(net, IDS[begin:end], begin)[-1].astype(np.float64)
+        np.testing.assert_allclose(got, want[end - 1], **close)
 
 
 def test_the_grafted_plain_model_is_proven(file):
