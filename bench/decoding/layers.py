@@ -16,13 +16,24 @@ PEERS = ["opgraft", "torch"]
 EFFORT = replace(operators.FULL, turn=0.1, peer=4.0, row=12.0)
 
 
+class Plain(operators.Peer):
+    """opgraft with a row's plain Cell, in turns with the grafted one."""
+
+    def __init__(self, *args):
+        super().__init__("opgraft", *args)
+        self.name = "opgraft plain"
+
+    def row(self, row):
+        return row.against
+
+
 def measure(threads, simd, install, log):
     """({"rows", "shares", ...}, False where it was interrupted)"""
     result = {"threads": threads, "rounds": EFFORT.rounds, "peers": {}, "rows": {}, "ratios": {}}
     pythons = environments.find(PEERS, install)
     peers = [operators.Peer(n, p, threads, simd, log) for n, p in pythons.items() if p]
-    finished = operators.measure(ROWS, peers, EFFORT, result)
-    report.compare_rows(ROWS, result["rows"])
+    peers.append(Plain(pythons["opgraft"], threads, simd, log))
+    finished = operators.measure([r for r in ROWS if r.against], peers, EFFORT, result)
     if finished:
         _core.set_threads(threads)
         try:
@@ -43,16 +54,12 @@ def profile(row, runs=5):
 def tables(result):
     """Markdown, of what `measure` found."""
     lines = []
-    for row in ROWS:
-        if row.name.endswith(" plain") or row.name not in result["rows"]:
-            continue
-        plain = result["rows"].get(row.against, {"figures": {}})
-        figures = [plain["figures"].get("opgraft", {}), result["rows"][row.name]["figures"].get("opgraft", {}),
-                   result["rows"][row.name]["figures"].get("torch", {})]  # fmt: skip
+    for name, row in result["rows"].items():
+        figures = [row["figures"].get(p, {}) for p in ("opgraft plain", "opgraft", "torch")]
         times = [f.get("min") for f in figures]
         words = [report.duration(t) if t else "wrong" if "wrong" in f else "-" for t, f in zip(times, figures)]
         saved = [f"{100 * (times[1] / t - 1):+.1f} %" if times[1] and t else "-" for t in (times[0], times[2])]
-        lines.append([row.name.removeprefix(f"{NAME} "), *words, *saved])
+        lines.append([name.removeprefix(f"{NAME} "), *words, *saved])
     header = [NAME, "plain", "grafted", "torch eager", "time against plain", "time against torch"]
     found = [report.table(header, lines)] if lines else []
     notes = [f"- {n}: {p}: {f.get('wrong') or f.get('missing')}" for n, r in result["rows"].items()
