@@ -70,10 +70,6 @@ class Peer(Process):
         super().__init__([python, ROOT / "bench" / "worker.py", name, "--threads", threads], threads, log,
                          inductor | SIMD[simd])  # fmt: skip
 
-    def row(self, row):
-        """The name of what it runs in this row."""
-        return row.name
-
 
 def measure_row(row, peers, folder, effort):
     """({peer: {"min", "median"} or {"missing"} or {"wrong"}}, the least bytes a call moves)"""
@@ -83,7 +79,7 @@ def measure_row(row, peers, folder, effort):
     save(file, *data)
     figures, samples, turns = {}, {}, {}
     for peer in peers:
-        answer = peer.ask(do="build", row=peer.row(row), data=str(file), patience=effort.patience)
+        answer = peer.ask(do="build", row=row.name, data=str(file), patience=effort.patience)
         figures[peer.name] = {k: answer[k] for k in ("missing", "wrong") if k in answer}
         if once := answer.get("once"):
             # A slow one, as a scalar loop over a large product, takes fewer turns; or none but the call it has made.
@@ -96,7 +92,7 @@ def measure_row(row, peers, folder, effort):
         for peer, taken in samples.items():
             if k >= turns[peer]:
                 continue
-            answer = peer.ask(do="time", row=peer.row(row), seconds=effort.turn)
+            answer = peer.ask(do="time", row=row.name, seconds=effort.turn)
             if "missing" in answer:
                 figures[peer.name], turns[peer] = answer, 0
                 continue
@@ -106,7 +102,7 @@ def measure_row(row, peers, folder, effort):
         if "missing" not in figures[peer.name]:
             figures[peer.name] |= {"min": min(taken), "median": statistics.median(taken), "batches": len(taken)}
     for peer in peers:
-        peer.ask(do="drop", row=peer.row(row))
+        peer.ask(do="drop", row=row.name)
     return figures, report.traffic(row, *data)
 
 
@@ -144,7 +140,9 @@ def measure(chosen, peers, effort, result):
 def choose(patterns, quick):
     table = rows()
     if patterns:
-        chosen = [r for r in table if any(fnmatch.fnmatch(r.name.lower(), f"*{p.lower()}*") for p in patterns)]
+        asked = [p.lower() for p in patterns]
+        chosen = [r for r in table
+                  if any(fnmatch.fnmatch(r.name.lower(), f"{p}*" if r.extra else f"*{p}*") for p in asked)]  # fmt: skip
         if not chosen:
             raise SystemExit(f"operators.py: --rows {' '.join(patterns)}: no such row; see --list")
         return chosen

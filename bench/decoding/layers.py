@@ -23,8 +23,8 @@ class Plain(operators.Peer):
         super().__init__("opgraft", *args)
         self.name = "opgraft plain"
 
-    def row(self, row):
-        return row.against
+    def ask(self, **task):
+        return super().ask(**task | ({"row": f"{task['row']} plain"} if "row" in task else {}))
 
 
 def measure(threads, simd, install, log):

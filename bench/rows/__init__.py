@@ -40,7 +40,7 @@ class Row:
     against: str = ""  # another row: opgraft's time there, in the same run
     target_against: float | None = None  # at most this share of it
     quick: bool = False  # measured by --quick, too
-    extra: bool = False  # measured only where it is asked for by name
+    extra: bool = False  # measured only where it is asked for by its name's beginning
     note: str = ""
 
     # The peers. None: the peer cannot say this row, and `missing` says why.
