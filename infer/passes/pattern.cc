@@ -352,6 +352,10 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
     if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
     if (s.kind == Pattern::Setting::kCausal) return causal(v);
+    if (s.kind == Pattern::Setting::kSameShape) {
+      const TensorType &other = graph.value(bound(graph, pattern, m, s.other)).type;
+      return !v.type.ranked || !other.ranked || may_equal(v.type.dims, other.dims);
+    }
     return v.kind == Value::kConstant && !v.state && density(v.constant) < number(s.literal);
   });
 }

@@ -14,6 +14,7 @@
 //            | "last(" a "," x "," axis ")"             a is the last ones
 //            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
 //            | "dtype(" name ")=" dtype
+//            | "shape(" name ")=shape(" name ")"        as far as they are known
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
 //            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
 #pragma once
@@ -58,6 +59,7 @@ struct Pattern {
       kRank,
       kSameDim,
       kDtype,
+      kSameShape,
       kDensity,
       kCausal,
       kPart,
@@ -69,13 +71,13 @@ struct Pattern {
     std::string attr, name;
     AttrValue literal;  // kDtype: its number; kDensity: the share
     int64_t index = 0;
-    std::string other{};  // kSameDim
+    std::string other{};  // kSameDim, kSameShape
     int64_t other_index = 0;
     int64_t part = 0, count = 0;  // kPart, kEvery
     bool condition() const { return kind >= kRank; }
     bool arranged() const { return kind >= kPart; }
-    bool silent() const { return kind == kDtype || kind == kDensity || kind == kCausal; }  // see applies
-    std::string text() const;  // of one that is arranged, or causal
+    bool silent() const { return kind >= kDtype && kind <= kCausal; }  // see applies
+    std::string text() const;                                          // of one that is arranged, or causal
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call
@@ -112,8 +114,8 @@ using Users = std::vector<std::vector<NodeId>>;  // by value, as Graph::users gi
 // bind scalar constants or attributes; all other names bind values.
 bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
            Match &out);
-// Whether dtypes, densities and masks are what the pattern asks for. Where not, it is meant for other graphs: no more
-// is said than of what does not match.
+// Whether dtypes, shapes, densities and masks are what the pattern asks for. Where not, it is meant for other graphs:
+// no more is said than of what does not match.
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m);
 // The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
 // not known, or a condition on a rank does not hold.

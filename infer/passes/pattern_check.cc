@@ -104,7 +104,8 @@ class Checker {
       bool fits = s.kind == Kind::kLiteral ||
                   (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
                   (s.kind == Kind::kInverse && (attr || value)) ||
-                  ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value) ||
+                  ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value &&
+                   (s.other.empty() || is_value(s.other))) ||
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
@@ -112,6 +113,7 @@ class Checker {
                          : s.kind == Kind::kRank                 ? "rank(" + s.name + ")"
                          : s.kind == Kind::kDtype                ? "dtype(" + s.name + ")"
                          : s.kind == Kind::kDensity              ? "density(" + s.name + ")"
+                         : s.kind == Kind::kSameShape            ? "shape(" + s.name + ")=shape(" + s.other + ")"
                          : s.kind == Kind::kSameDim              ? "dim(" + s.name + ")=dim(" + s.other + ")"
                                                                  : s.attr + "=",
                          s.name, s.kind == Kind::kName ? "an attribute" : "a value"));

@@ -188,6 +188,7 @@ class Parser {
     if (s.attr == "dim" && peek() == '(') return same_dim();
     if (s.attr == "density" && peek() == '(') return density();
     if (s.attr == "dtype" && peek() == '(') return dtype();
+    if (s.attr == "shape" && peek() == '(') return same_shape();
     using Setting = Pattern::Setting;
     if (peek() == '(')
       for (auto kind :
@@ -281,6 +282,15 @@ class Parser {
     bool integer;
     if (!number(v, integer) || !(v > 0) || v > 1) fail("a share of the elements, above 0 and at most 1");
     s.literal = v;
+    p_.settings.push_back(std::move(s));
+  }
+  void same_shape() {
+    Pattern::Setting s = of_name(Pattern::Setting::kSameShape, "shape(name)=shape(name)", '=');
+    if (s_.compare(at_, 6, "shape(") != 0) fail("shape(name)");
+    at_ += 6;
+    s.other = word();
+    if (s.other.empty() || peek() != ')') fail("shape(name)");
+    ++at_;
     p_.settings.push_back(std::move(s));
   }
   void dtype() {

@@ -235,7 +235,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "Add(Mul(x, gamma), bias)", "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
         "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
         "last(x, gamma, 0), causal(gamma)",
-        "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8"})
+        "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, shape(x)=shape(gamma)"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
       {"Mul(x, Rsqrt(Add(gamma, eps)))",
@@ -253,6 +253,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, gamma) -> epsilon=1/c", "-> epsilon=: c must be a value", false},
       {"Mul(x, gamma) -> rank(z)=2", "-> rank(z): z must be a value", false},
       {"Mul(x, gamma) -> dtype(z)=int8", "-> dtype(z): z must be a value", false},
+      {"Mul(x, gamma) -> shape(x)=shape(z)", "-> shape(x)=shape(z): x must be a value", false},
       {"Mul(x, gamma) -> density(z)<0.1", "-> density(z): z must be a value", false},
       {"Mul(x, gamma) -> part(z, x, -1)=0/2", "-> part(z, x, -1)=0/2: z must be a value", false},
       {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
@@ -292,6 +293,8 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(x) -> density(x)<0",
                            "Mul(x) -> dtype(x)=int7",
                            "Mul(x) -> dtype(x)<int8",
+                           "Mul(x) -> shape(x)=y",
+                           "Mul(x) -> shape(x)=shape()",
                            "Mul(x) -> density(x)<1.5",
                            "Mul(x) -> density(x)<a",
                            "Mul(Neg(x)[-1], x)",

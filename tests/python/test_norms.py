@@ -5,7 +5,7 @@ import numpy as np
 import opgraft
 import pytest
 from compare import Net, U, close, graft, normal
-from opgraft import _core, ops, rewrite
+from opgraft import Tensor, _core, ops, rewrite
 
 N = 24
 # A mean of squares (n additions, n products; its root halves that), eps, root, quotient, two products; of both sides.
@@ -225,6 +225,17 @@ def test_what_is_something_else_is_left_alone(name, prove):
     names, before, after = graft(write, *given, prove=prove)
     assert names == []
     np.testing.assert_array_equal(after[0], before[0])
+
+
+@pytest.mark.parametrize("shape", [(N,), (1, 5, N), (5, N)])
+@pytest.mark.parametrize("norm", [lambda s, g: ops.layer_norm(s, (N,), g, g), lambda s, g: ops.rms_norm(s, g)[0]])
+def test_an_addend_of_another_shape_is_no_residual(norm, shape):
+    """As embeddings of positions are; nothing is said of it."""
+    net = Net(lambda x, p, g: norm(x + p, g))
+    given = normal(3, 5, N), normal(*shape, seed=1), normal(N, seed=2)
+    net.set_inputs(*map(Tensor, given))
+    report = rewrite.substitute(net, prove=given)
+    assert (report.swapped, report.left) == ([], [])
 
 
 def test_a_factor_that_is_no_gamma_stays():
