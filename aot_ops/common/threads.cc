@@ -1,8 +1,8 @@
 // A pool for short parallel loops. Work is handed out in chunks by one atomic counter, so that a core
 // taken away by another process costs that core and no more; workers spin briefly, then sleep on a
-// futex. A loop that finds the pool busy with another runs on its own thread. So does one that comes
-// while sharing costs more than it brings: see Balance. No static destructor; after fork the child
-// starts workers of its own.
+// futex, and keep off their caller's core. A loop that finds the pool busy with another runs on its own
+// thread. So does one that is not worth waking a worker for, and one that comes while sharing costs more
+// than it brings: see Balance. No static destructor; after fork the child starts workers of its own.
 #include "aot_ops/common/threads.h"
 
 #include <linux/futex.h>
@@ -21,6 +21,9 @@ namespace {
 
 constexpr int kMostThreads = 256;
 constexpr int kSpins = 4000;  // about 50-100 µs: a model's next loop usually comes sooner
+// ns. A worker that sleeps comes some 25 µs after the loop, and waking it costs its caller 10: a loop is worth that if
+// its threads save more. Shorter ones are shared where so many follow each other, `kSoon`, that they add up to it.
+constexpr int64_t kWaking = 30'000, kSoon = 100'000;
 
 inline void pause() { __builtin_ia32_pause(); }
 
@@ -29,6 +32,41 @@ int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
   clock_gettime(clock, &t);
   return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
+
+// Keeps the calling worker off the core of the loop's owner, wherever that may run. Linux takes the core of a virtual
+// machine that halts for one that is taken, and would wake the worker on the core of the very thread that waits for it.
+// `off`: the core that it is kept off by now.
+void keep_off(int32_t core, pid_t owner, int32_t &off) {
+  if (core < 0 || core == off) return;
+  off = core;
+  cpu_set_t set;
+  if (sched_getaffinity(owner, sizeof set, &set) != 0) return;
+  CPU_CLR(core, &set);
+  if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
+}
+
+// What a loop of the same body and size took the last time on one thread, in ns; -1: not known. Two loops may be taken
+// for one: it is a guess.
+class Memory {
+ public:
+  Memory(std::atomic<uint64_t> *slots, const void *body, int64_t total, int64_t grain) {
+    uint64_t h = reinterpret_cast<uintptr_t>(body);
+    for (auto v : {uint64_t(total), uint64_t(grain)}) h = (h ^ v) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
+    key_ = h & ~kTime;
+    slot_ = &slots[h % kSlots];
+  }
+  int64_t get() const {
+    const uint64_t v = slot_->load(std::memory_order_relaxed);
+    return v && (v & ~kTime) == key_ ? int64_t(v & kTime) : -1;
+  }
+  void set(int64_t ns) { slot_->store(key_ | uint64_t(std::clamp<int64_t>(ns, 1, kTime)), std::memory_order_relaxed); }
+  static constexpr int kSlots = 64;
+
+ private:
+  static constexpr uint64_t kTime = (1u << 24) - 1;
+  uint64_t key_;
+  std::atomic<uint64_t> *slot_;
+};
 
 // Whether sharing loops pays. A worker whose core another process has taken holds its chunk for
 // milliseconds, and spins in the owner's place where both have one core left. What sharing won or lost
@@ -64,11 +102,17 @@ struct Balance {
 
 // How many threads this thread was told that there are: what it has made room for, whatever another sets meanwhile.
 thread_local int32_t answered = 0;
+thread_local pid_t self = 0;  // asked for once
 
 struct Pool {
   std::atomic<uint32_t> generation{0};  // futex word: changes with every loop
   std::atomic<int32_t> sleeping{0};
   std::atomic<int32_t> inside{0};  // workers that hold the current loop's arguments
+  std::atomic<int32_t> core{-1};   // where the owner of the last loop was
+  std::atomic<pid_t> owner{0};     // which thread that is
+  std::atomic<int64_t> last{0};    // when a loop that could be shared began, in ns
+  std::atomic<int64_t> spared{0};  // time of the loops since the last pause that were not worth waking a worker for
+  std::atomic<uint64_t> times[Memory::kSlots] = {};
   std::atomic<bool> busy{false};
   std::atomic<bool> open{false};  // workers may join the current loop
   std::atomic<int64_t> next{0};
@@ -97,12 +141,15 @@ struct Pool {
 
   // `seen`: the loops before it was started; the one that started it is the first it joins.
   void serve(int32_t worker, uint32_t seen) {
+    int32_t off = -1;
     for (;;) {
       for (int i = 0; i < kSpins && generation.load(std::memory_order_acquire) == seen; ++i) pause();
       while (generation.load(std::memory_order_acquire) == seen) {
+        keep_off(core.load(std::memory_order_relaxed), owner.load(std::memory_order_relaxed), off);
         sleeping.fetch_add(1);
         if (generation.load() == seen) syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
         sleeping.fetch_sub(1);
+        keep_off(core.load(std::memory_order_relaxed), owner.load(std::memory_order_relaxed), off);
       }
       seen = generation.load(std::memory_order_acquire);
       inside.fetch_add(1);  // sequentially consistent with the owner's close of `open`
@@ -140,9 +187,20 @@ struct Pool {
     if (answered && answered < threads) threads = answered;
     if (threads < 2 || total <= grain) return f(a, 0, total, 0);
     const int64_t begin = now();
+    Memory took(times, reinterpret_cast<const void *>(f), total, grain);
+    const auto alone = [&] {
+      f(a, 0, total, 0);
+      took.set(now() - begin);
+    };
+    if (begin - last.exchange(begin, std::memory_order_relaxed) > kSoon) spared.store(0, std::memory_order_relaxed);
+    if (const int64_t ns = took.get(); ns >= 0 && sleeping.load(std::memory_order_relaxed) > 0) {
+      const int64_t sum = spared.load(std::memory_order_relaxed) + ns;
+      spared.store(sum, std::memory_order_relaxed);
+      if (sum - sum / threads < kWaking) return alone();
+    }
     bool free = false;
     if (begin < balance.alone_until.load(std::memory_order_relaxed) || !busy.compare_exchange_strong(free, true))
-      return f(a, 0, total, 0);
+      return alone();
     const int64_t running = balance.samples() ? now(CLOCK_THREAD_CPUTIME_ID) : -1;
     if (started < threads) start(threads);
     n = total;
@@ -154,15 +212,23 @@ struct Pool {
     next.store(0);
     done.store(0);
     limit.store(threads);
+    core.store(sched_getcpu(), std::memory_order_relaxed);
+    if (!self) self = gettid();
+    owner.store(self, std::memory_order_relaxed);
     open.store(true);
     generation.fetch_add(1);
-    if (sleeping.load() > 0) syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
+    int64_t awake = begin;
+    if (sleeping.load() > 0) {
+      syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
+      awake = now();
+    }
     const int64_t mine = work(0), worked = now();
     const int64_t taken =
         running < 0 ? -1 : std::max<int64_t>(worked - begin - (now(CLOCK_THREAD_CPUTIME_ID) - running), 0);
     for (int i = 0; done.load(std::memory_order_acquire) < total; ++i) i < kSpins ? pause() : (void)sched_yield();
     open.store(false);
     for (int i = 0; inside.load() != 0; ++i) i < kSpins ? pause() : (void)sched_yield();
+    if (mine > 0) took.set(int64_t(double(worked - awake) * double(total) / double(mine)));
     balance.book(worked - begin, now() - worked, taken, mine, total);
     busy.store(false, std::memory_order_release);
   }
@@ -193,6 +259,7 @@ Pool *shared() {
     pool->wanted = machine_threads();
     // A forked child has none of the workers: it gets a fresh pool. The old one is left as it is.
     pthread_atfork(nullptr, nullptr, [] {
+      self = 0;
       auto *old = pool;
       pool = new Pool;
       pool->wanted = old->wanted.load();

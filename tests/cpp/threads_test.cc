@@ -2,6 +2,7 @@
 #include "aot_ops/common/threads.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -157,6 +158,56 @@ TEST_F(Pool, LoopsRunAloneWhileWorkersHoldThemUpAndAreSharedAgainAfterwards) {
   for (const auto begin = steady_clock::now(); !again && steady_clock::now() - begin < milliseconds(20'000);)
     again = loop();
   EXPECT_TRUE(again);
+}
+// Whether it holds at some time within 20 s: on a busy machine threads come late.
+bool within_20_s(const std::function<bool()> &holds) {
+  for (const auto begin = std::chrono::steady_clock::now();
+       std::chrono::steady_clock::now() - begin < std::chrono::seconds(20);)
+    if (holds()) return true;
+  return false;
+}
+// Whether a loop of n indices, 2 µs each, is shared.
+bool shared(int64_t n) {
+  std::atomic<bool> joined{false};
+  parallel_for(n, 1, [&](int64_t begin, int64_t end, int32_t worker) {
+    if (worker) joined = true;
+    spin((end - begin) * std::chrono::microseconds(2));
+  });
+  return joined;
+}
+TEST_F(Pool, AfterAPauseALoopIsSharedOnlyIfItIsWorthWakingAWorker) {
+  ASSERT_TRUE(meet(4));
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(20)); };
+  EXPECT_TRUE(within_20_s([&] {  // the machine may hold one up, which then seems to be long
+    int alone = 0;
+    for (int i = 0; i < 20; ++i) pause(), alone += !shared(8);
+    return alone > 16;
+  }));
+  EXPECT_TRUE(within_20_s([&] { return pause(), shared(2000); }));
+  EXPECT_TRUE(within_20_s([] { return shared(8); }));  // one of many that follow each other
+}
+TEST_F(Pool, AWorkerKeepsOffTheCoreOfTheThreadThatWaitsForIt) {
+  cpu_set_t all;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
+  opgraft_set_threads(2);
+  ASSERT_TRUE(meet(2));
+  // The owner may be moved to another core meanwhile: the worker follows when it sleeps or wakes again.
+  EXPECT_TRUE(within_20_s([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    const int core = sched_getcpu();
+    std::atomic<bool> off{false};
+    parallel_for(400, 1, [&](int64_t begin, int64_t end, int32_t worker) {
+      cpu_set_t set, rest = all;
+      CPU_CLR(core, &rest);
+      if (worker && sched_getaffinity(0, sizeof set, &set) == 0) off = CPU_EQUAL(&set, &rest) && sched_getcpu() != core;
+      spin((end - begin) * std::chrono::microseconds(10));
+    });
+    return off && sched_getcpu() == core;
+  }));
+  cpu_set_t now;
+  ASSERT_EQ(sched_getaffinity(0, sizeof now, &now), 0);
+  EXPECT_TRUE(CPU_EQUAL(&now, &all));  // the owner's own is as it was
 }
 TEST_F(Pool, AProcessMayEndWhileALoopRuns) {
   ASSERT_TRUE(meet(4));
