@@ -4,9 +4,10 @@ import json
 import re
 
 OF_OPERATOR = {
-    "MatMul": "products", "FusedRmsNorm": "RMSNorm", "FusedAddRmsNorm": "RMSNorm",
-    "RotaryPositionEmbedding": "RoPE", "SwiGLU": "SwiGLU", "KVCacheAppend": "caches", "CachedAttention": "attention",
-    "ScaledDotProductAttention": "attention", "Gather": "embedding", "BlockQuantGather": "embedding",
+    "MatMul": "products", "QuantBatchMatmul": "products", "DynamicQuantExt": "products",
+    "FusedRmsNorm": "RMSNorm", "FusedAddRmsNorm": "RMSNorm", "RotaryPositionEmbedding": "RoPE", "SwiGLU": "SwiGLU",
+    "KVCacheAppend": "caches", "CachedAttention": "attention", "ScaledDotProductAttention": "attention",
+    "Gather": "embedding", "BlockQuantGather": "embedding",
 }  # fmt: skip
 # Of examples/llama's attention: the rotation of queries and of keys comes first.
 ROTATION = re.compile(r"self_attn/(StridedSlice|Neg|Concat(_1)?$|Mul(_[123])?$|Add(_1)?$)")
