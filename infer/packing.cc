@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <new>
 
 #include "infer/native.h"
@@ -95,6 +96,8 @@ void PackedWeights::answer(std::vector<PackRequest> &requests) {
     entries.push_back(found);
   }
   allocate_blobs(packings);
+  // The largest first, so that the threads end together.
+  std::ranges::stable_sort(packings, std::greater<>(), &Packing::bytes);
   host()->parallel_for(host()->context, int64_t(packings.size()), 1, pack, packings.data());
   for (const Packing &p : packings)
     if (p.status) throw Error(p.status & 0xff, p.error);

@@ -278,7 +278,9 @@ const opgraft_host kHost = {
       shared()->loop(n, grain, body, arg);
     },
     [](void *) -> int32_t { return answered = shared()->wanted; },
-    [](void *, int32_t, const char *message) { std::fprintf(stderr, "opgraft: %s\n", message); }};
+    [](void *, int32_t, const char *message) { std::fprintf(stderr, "opgraft: %s\n", message); },
+    nullptr,
+    nullptr};
 
 }  // namespace
 
