@@ -9,7 +9,7 @@ from . import _core
 from . import dtype as dt
 from . import trace as _trace
 from .symint import SymInt
-from .tensor import Tensor
+from .tensor import Parameter, Tensor
 
 
 @functools.cache
@@ -17,6 +17,17 @@ def signature(name):
     op = _core.resolve(name)
     manifest = op.manifest
     return op, [i["name"] for i in manifest["inputs"]], manifest["attrs"]
+
+
+@functools.cache
+def _states(name):
+    """Positions of the inputs that the operator updates in place."""
+    return tuple(k for k, i in enumerate(_core.resolve(name).manifest["inputs"]) if i["state"])
+
+
+def _updated(name, inputs):
+    """Whether the call updates something, or reads a Parameter that some graph updates."""
+    return bool(_states(name)) or any(isinstance(x, Parameter) and x.updated for x in inputs)
 
 
 def _is_traced(x):
@@ -41,8 +52,9 @@ def _numbers(name, items):
 def run(name, inputs, attrs):
     """Runs or records one primitive. inputs: tensors, arrays, or sequences of int (int64 vectors)."""
     op = signature(name)[0]
-    if any(_is_traced(x) for x in inputs):
-        tracer = next((x._tracer for x in inputs if isinstance(x, Tensor) and x._array is None), _trace.active())
+    tracer = _trace.active()
+    if any(_is_traced(x) for x in inputs) or (tracer is not None and _updated(name, inputs)):
+        tracer = next((x._tracer for x in inputs if isinstance(x, Tensor) and x._array is None), tracer)
         if tracer is None:
             raise ValueError(f"{name}: {_trace.NO_VALUE}")
         values = []
@@ -53,8 +65,13 @@ def run(name, inputs, attrs):
                 values.append(x.value)
             else:
                 values.append(tracer.lift(x))
+        for i in _states(name):
+            if i < len(inputs):
+                tracer.updates(inputs[i])
         out = [tracer.tensor(v) for v in tracer.node(name, values, attrs)]
     else:
+        if tracer is not None:
+            tracer.folds(inputs)
         arrays = [_numbers(name, x) if isinstance(x, (tuple, list)) else _array(x) for x in inputs]
         out = [Tensor(a) for a in _core.run_op(op, arrays, attrs)]
     return out[0] if len(out) == 1 else tuple(out)

@@ -188,12 +188,13 @@ def _described(shape):
 class Parameter(Tensor):
     """A named weight of a Cell."""
 
-    __slots__ = ("_owner", "name", "requires_grad")
+    __slots__ = ("_owner", "name", "requires_grad", "updated")
 
     def __init__(self, default_input, name="", requires_grad=True):
         super().__init__(default_input)
         self.name = name
         self.requires_grad = requires_grad
+        self.updated = False  # whether a graph has updated it in place: then it is no constant to others
         self._owner = None
 
     def __reduce__(self):

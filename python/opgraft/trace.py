@@ -62,9 +62,15 @@ class Used:
         )
 
 
+class _Again(Exception):
+    """A Parameter is updated that was a constant to what was traced before."""
+
+
 class Tracer:
     def __init__(self, name="main", graph=None):
+        self._name, self._own = name, graph is None
         self.graph = graph or _core.Graph(name)
+        self._folded = set()  # Parameters, by id, of which results became constants
         self._parameters, self._cells = {}, {}  # those used, by id
         self.scopes = []
         self._constants, self._shapes, self._names, self._keep = {}, {}, {}, []
@@ -108,6 +114,17 @@ class Tracer:
                 self._parameters.setdefault(id(x), (x, array))
             return self.constant(array, x.name if named else "", named)
         return self.constant(np.asarray(x))
+
+    # Parameters that are updated in place
+    def folds(self, tensors):
+        self._folded.update(id(t) for t in tensors if isinstance(t, Parameter))
+
+    def updates(self, tensor):
+        if not isinstance(tensor, Parameter) or tensor.updated:
+            return
+        tensor.updated = True
+        if id(tensor) in self._folded:
+            raise _Again
 
     def calls(self, cell):
         self._cells[id(cell)] = cell
@@ -297,10 +314,15 @@ def trace(function, specs, structure=None, names=None, tracer=None):
     tracer = tracer or Tracer()
     structure = structure or ("tuple", (("tuple", ("*",) * len(specs)), ("dict", ())))
     names = _distinct(names or argument_names(function, structure))
-    inputs = [tracer.input(n, d, s) for n, (d, s) in zip(names, specs, strict=True)]
-    with tracer:
+    while True:
+        inputs = [tracer.input(n, d, s) for n, (d, s) in zip(names, specs, strict=True)]
         args, kwargs = unflatten(structure, iter(inputs))
-        result = function(*args, **kwargs)
+        try:
+            with tracer:
+                result = function(*args, **kwargs)
+            break
+        except _Again:  # of one Parameter once
+            tracer.__init__(tracer._name)
     leaves = []
     out = flatten(result, leaves)
     tracer.graph.set_outputs([tracer.lift(t) for t in leaves], _distinct(output_names(out)))
