@@ -148,6 +148,12 @@ void InferCached(InferContext &c) {
   c.output(c.input(0).dtype(), q);
 }
 
+// Of heads with so many keys.
+int64_t splits(const Attention &g, int64_t keys) {
+  const int64_t units = std::max<int64_t>(g.batches * g.kv_heads * g.chunks, 1);
+  return std::clamp<int64_t>((kUnits + units - 1) / units, 1, std::max<int64_t>(keys / kLeastKeys, 1));
+}
+
 Attention attention(const Arguments &c, bool cached) {
   const bool packed = !cached && packed_layout(c);
   Attention g{};
@@ -182,10 +188,9 @@ Attention attention(const Arguments &c, bool cached) {
   }
   g.k_floats = packed_floats(g.dim, g.keys);
   g.v_floats = packed_floats(g.keys, g.dim);
-  // By shapes alone, whatever number of threads there is: the same bits.
+  // By shapes and lengths alone, whatever number of threads there is: the same bits.
   g.chunks = (g.rows() + kRows - 1) / kRows;
-  const int64_t units = std::max<int64_t>(g.batches * g.kv_heads * g.chunks, 1);
-  g.splits = std::clamp<int64_t>((kUnits + units - 1) / units, 1, std::max<int64_t>(g.keys / kLeastKeys, 1));
+  g.splits = splits(g, g.keys);
   return g;
 }
 
@@ -222,10 +227,13 @@ template <bool kCached> void Kernel(Context &c) {
   float *scratch = static_cast<float *>(c.workspace());
   if (c.workspace_bytes() < 4 * floats) own.resize(floats), scratch = own.data();
   if (g.direct()) {
+    int64_t longest = 0;  // what a cache has room for says little of what it holds
+    for (int64_t b = 0; b < g.batches; ++b) longest = std::max(longest, g.length(b));
+    g.splits = splits(g, longest);
     g.partial = scratch;
     const auto attend = AttendDirect_simd(t);
-    const int64_t work = 4 * (g.keys / g.splits) * g.dim * std::min(g.rows(), kRows);
-    c.parallel_for(heads * g.chunks * g.splits, std::max<int64_t>(1, 200000 / std::max<int64_t>(work, 1)),
+    const int64_t work = 4 * (longest / g.splits) * g.dim * std::min(g.rows(), kRows);
+    c.parallel_for(heads * g.chunks * g.splits, std::max<int64_t>(1, 100000 / std::max<int64_t>(work, 1)),
                    [&](int64_t b, int64_t e) { attend(g, b, e); });
     if (g.splits == 1) return;
     const auto join = Join_simd(t);

@@ -15,7 +15,7 @@ constexpr int64_t kDirectQueries = 2, kDirectRows = 8;
 constexpr int64_t kRows = 16;        // that read one tile together
 constexpr int64_t kTile = 64;        // keys: 32 KiB of keys at D = 128
 constexpr int64_t kUnits = 64;       // heads are split until there are so many units of work,
-constexpr int64_t kLeastKeys = 256;  // of at least so many keys
+constexpr int64_t kLeastKeys = 128;  // of at least so many keys
 
 // Element (b, h, s, d) of q and out lies at b * batch + h * head + s * row + d. The query heads [i * group,
 // (i + 1) * group) read head i of keys and values; their queries are the `rows()` of that head, head by head.
