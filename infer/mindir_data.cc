@@ -19,12 +19,10 @@ void copy_once(void *to, std::string_view from, bool mapped) {
   if (from.empty()) return;
   constexpr size_t kLarge = 1 << 20;
   const auto page = uintptr_t(sysconf(_SC_PAGESIZE)), address = reinterpret_cast<uintptr_t>(from.data());
-  void *first = reinterpret_cast<void *>(address & ~(page - 1));
-  const size_t size = from.size() + address % page;
   mapped = mapped && from.size() >= kLarge;
-  if (mapped) madvise(first, size, MADV_WILLNEED);
+  if (mapped) madvise(reinterpret_cast<void *>(address & ~(page - 1)), from.size() + address % page, MADV_WILLNEED);
   std::memcpy(to, from.data(), from.size());
-  if (mapped) madvise(first, size, MADV_DONTNEED);
+  if (mapped) forget_pages(from.data(), from.size());
 }
 
 Tensor typed_tensor(const TensorProto &t, int32_t dtype, int64_t count) {
@@ -88,7 +86,7 @@ Tensor DataReader::tensor(const TensorProto &t) {
     refuse(fmt::format("tensor '{}': {}{} needs {} bytes, the file has {}", t.name, dtype_name(dtype),
                        to_string(t.dims), bytes, data.size()));
   bool aligned = reinterpret_cast<uintptr_t>(data.data()) % dtype_size(dtype) == 0;
-  if (owner && aligned && bytes) return Tensor(dtype, t.dims, const_cast<char *>(data.data()), owner);
+  if (owner && aligned && bytes) return Tensor::mapped(dtype, t.dims, const_cast<char *>(data.data()), owner);
   Tensor copy(dtype, t.dims);
   copy_once(copy.data(), data, owner != nullptr);
   return copy;

@@ -39,6 +39,7 @@ void pack(void *packings, int64_t begin, int64_t end, int32_t) {
     Packing &p = static_cast<Packing *>(packings)[i];
     p.status = prepare(*p.request, p.blob->get(), &p.bytes);
     if (p.status) p.error = last_error(*p.request->op, p.status);
+    p.request->weight->rest();
   }
 }
 

@@ -19,6 +19,7 @@ struct PackRequest {
   std::span<const opgraft_attr> attrs;
   std::string attrs_text;
   int32_t input;
+  const Tensor *weight;          // the input; it rests once it is packed
   const void *packed = nullptr;  // the answer; null where the op wants none
 };
 

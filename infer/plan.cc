@@ -339,7 +339,8 @@ class Planner {
     const FlatAttrs &attrs = *attrs_[size_t(id)];
     for (size_t i = 0; i < n.inputs.size(); ++i) {
       if (!inputs[i].data || g_.value(n.inputs[i]).kind != Value::kConstant) continue;
-      requests_.push_back({&op, inputs, {attrs.data(), size_t(attrs.size())}, text, int32_t(i)});
+      requests_.push_back(
+          {&op, inputs, {attrs.data(), size_t(attrs.size())}, text, int32_t(i), info(n.inputs[i]).constant});
       asked_by_.push_back(int32_t(plan_->instructions.size()));
     }
   }

@@ -60,7 +60,9 @@ Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache
   for (NodeId id : graph_->order()) cache_->attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph_->node(id).attrs);
   for (ValueId id : graph_->states()) {
     const Tensor &t = graph_->value(id).constant;
-    cache_->initial.push_back(all_zeros(t) ? Tensor(t.dtype(), t.dims(), nullptr, nullptr) : t);
+    const bool zeros = all_zeros(t);
+    t.rest();
+    cache_->initial.push_back(zeros ? Tensor(t.dtype(), t.dims(), nullptr, nullptr) : t);
   }
 }
 Model::~Model() = default;

@@ -1,5 +1,8 @@
 #include "infer/tensor.h"
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <cstdlib>
 #include <cstring>
 #include <new>
@@ -11,6 +14,12 @@ std::shared_ptr<void> allocate(size_t bytes) {
   void *p = nullptr;
   if (posix_memalign(&p, 64, bytes == 0 ? 1 : bytes) != 0) throw std::bad_alloc();
   return {p, std::free};
+}
+
+void forget_pages(const void *data, size_t bytes) {
+  const auto page = uintptr_t(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(data);
+  const uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+  if (first < last) madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
 }
 
 Tensor::Tensor(int32_t dtype, Shape dims) : dtype_(dtype), dims_(std::move(dims)) {

@@ -17,6 +17,9 @@ struct TensorType {
   std::string text() const { return std::string(dtype_name(dtype)) + (ranked ? to_string(dims) : "(*)"); }
 };
 
+// The whole pages among these bytes of a mapped file leave memory until they are read again.
+void forget_pages(const void *data, size_t bytes);
+
 class Tensor {
  public:
   Tensor() = default;
@@ -25,6 +28,17 @@ class Tensor {
   // Shares memory that `owner` keeps alive (a NumPy array, a mapped file).
   Tensor(int32_t dtype, Shape dims, void *data, std::shared_ptr<void> owner)
       : dtype_(dtype), dims_(std::move(dims)), data_(data), owner_(std::move(owner)) {}
+
+  // Bytes of a file that is mapped to be read alone.
+  static Tensor mapped(int32_t dtype, Shape dims, void *data, std::shared_ptr<void> file) {
+    Tensor t(dtype, std::move(dims), data, std::move(file));
+    t.mapped_ = true;
+    return t;
+  }
+  // Nobody reads the bytes soon: of a mapped file they leave memory, and come back when they are read.
+  void rest() const {
+    if (mapped_) forget_pages(data_, bytes());
+  }
 
   int32_t dtype() const { return dtype_; }
   const Shape &dims() const { return dims_; }
@@ -46,6 +60,7 @@ class Tensor {
   Shape dims_;
   void *data_ = nullptr;
   std::shared_ptr<void> owner_;
+  bool mapped_ = false;
 };
 
 // Whether every byte is 0.
