@@ -348,8 +348,10 @@ bool match(const Graph &graph, const Users &users, const Pattern &pattern, const
 
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
   return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
-    if (!s.silent()) return true;
+    if (!s.silent() && s.kind != Pattern::Setting::kRank) return true;
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
+    // An unknown rank is told of: see attributes.
+    if (s.kind == Pattern::Setting::kRank) return !v.type.ranked || int64_t(v.type.dims.size()) == s.index;
     if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
     if (s.kind == Pattern::Setting::kCausal) return causal(v);
     if (s.kind == Pattern::Setting::kSameShape) {
@@ -382,7 +384,7 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
       continue;
     }
     auto &type = graph.value(bound(graph, pattern, m, s.name)).type;
-    if (!type.ranked || int64_t(type.dims.size()) != s.index)
+    if (!type.ranked)
       throw Error(OPGRAFT_INVALID_VALUE,
                   fmt::format("{}: {} must have {} dimensions, got {}", op.spec(), s.name, s.index, type.text()));
   }

@@ -114,8 +114,8 @@ using Users = std::vector<std::vector<NodeId>>;  // by value, as Graph::users gi
 // bind scalar constants or attributes; all other names bind values.
 bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
            Match &out);
-// Whether dtypes, shapes, densities and masks are what the pattern asks for. Where not, it is meant for other graphs:
-// no more is said than of what does not match.
+// Whether ranks, dtypes, shapes, densities and masks are what the pattern asks for. Where not, it is meant for other
+// graphs: no more is said than of what does not match.
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m);
 // The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
 // not known, or a condition on a rank does not hold.

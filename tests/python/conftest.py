@@ -60,3 +60,8 @@ def _eager():
     opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
     yield
     opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
+
+
+@pytest.fixture
+def planned(_eager):
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)

@@ -1,11 +1,11 @@
 """Products with weights in blocks: those of one x become one operator, as far as they belong together."""
 
 import numpy as np
-import opgraft
 import pytest
 from compare import cases
 from opgraft import Parameter, Tensor, nn, ops, rewrite
 
+pytestmark = pytest.mark.usefixtures("planned")
 TABLE = cases("block_quant")
 K, ROWS = 64, 3
 
@@ -35,13 +35,6 @@ def swapped(net):
     for a, b in zip(want, net(x), strict=True):
         assert np.array_equal(a.asnumpy(), b.asnumpy())
     return sorted(s["op"].split("@")[0] for s in report.swapped)
-
-
-@pytest.fixture(autouse=True)
-def graph_mode():
-    opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    yield
-    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
 
 
 FOUR = [(16, "q4_1"), (8, "q4_1"), (9, "q4_1"), (5, "q4_1")]

@@ -26,16 +26,12 @@ from small_llama import (  # noqa: E402
 from llama.checkpoint import GGUFError, tensor_name  # noqa: E402 isort: skip
 
 
+pytestmark = pytest.mark.usefixtures("planned")
+
+
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     return write(tmp_path_factory.mktemp("llama") / "small.gguf")
-
-
-@pytest.fixture(autouse=True)
-def graph_mode():
-    opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    yield
-    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
 
 
 def run(net, ids, begin=0):

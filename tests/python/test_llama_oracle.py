@@ -11,18 +11,14 @@ pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
 from small_llama import ROOT, graph_of, llama, smollm2  # noqa: E402
 
-pytestmark = pytest.mark.skipif(not smollm2(), reason="./build.sh test --all fetches the model")
+pytestmark = [
+    pytest.mark.usefixtures("planned"),
+    pytest.mark.skipif(not smollm2(), reason="./build.sh test --all fetches the model"),
+]
 ORACLE = np.load(ROOT / "tests" / "python" / "llama_oracle.npz")
 PROMPTS = [ids[:n].tolist() for ids, n in zip(ORACLE["ids"], ORACLE["lengths"])]
 CLOSE = 1e-3  # of logits up to 30, by the issue; no token was a nearer tie than twice that
 CONTEXT = 256
-
-
-@pytest.fixture(autouse=True)
-def graph_mode():
-    opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    yield
-    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
 
 
 def test_the_oracle_has_no_near_tie():

@@ -17,17 +17,12 @@ pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
 from small_llama import CLOSE, IDS, ROOT, finish, graph_of, llama, oracle, smollm2, text_model, write  # noqa: E402
 
+pytestmark = pytest.mark.usefixtures("planned")
+
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
     return write(tmp_path_factory.mktemp("llama") / "small.gguf")
-
-
-@pytest.fixture(autouse=True)
-def graph_mode():
-    opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    yield
-    opgraft.set_context(mode=opgraft.PYNATIVE_MODE)
 
 
 def test_the_file_carries_all_that_text_needs(file, tmp_path):
