@@ -136,17 +136,24 @@ NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<Val
   return id;
 }
 
+// What was inferred from the value of a Parameter that turns out to change is inferred anew without it.
 void Graph::declare_states(const Node &n) {
-  bool was_known = false;
+  std::set<ValueId> changed;
   auto &declared = n.impl->manifest.inputs;
   for (size_t i = 0; i < n.inputs.size() && !declared.empty(); ++i) {
     Value &v = values_[size_t(n.inputs[i])];
     if (!declared[std::min(i, declared.size() - 1)].state || !v.parameter || v.state) continue;
     v.state = true;
-    was_known = was_known || v.known;
+    if (v.known) changed.insert(n.inputs[i]);
     v.known.reset();
   }
-  if (was_known) infer();
+  for (NodeId id : changed.empty() ? std::vector<NodeId>() : order_) {
+    const Node &user = nodes_[size_t(id)];
+    if (std::none_of(user.inputs.begin(), user.inputs.end(), [&](ValueId v) { return changed.count(v) != 0; }))
+      continue;
+    infer_node(id);
+    changed.insert(user.outputs.begin(), user.outputs.end());
+  }
 }
 
 void Graph::infer_node(NodeId id) {

@@ -10,7 +10,7 @@
 namespace opgraft::mindir {
 
 namespace {
-constexpr size_t kMostUnordered = 4096;  // updates that a file leaves in no order
+constexpr size_t kMostUnordered = 256;  // updates that a file leaves in no order
 }
 
 void Past::add(int64_t update) {

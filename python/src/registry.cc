@@ -34,7 +34,7 @@ py::dict manifest_of(const Manifest &m) {
                   py::arg("inputs") = tensors_of(m.inputs), py::arg("outputs") = tensors_of(m.outputs),
                   py::arg("attrs") = attrs, py::arg("dtypes") = dtypes, py::arg("mindir") = m.mindir,
                   py::arg("replaces") = m.replaces, py::arg("backward") = m.backward,
-                  py::arg("deterministic") = m.deterministic);
+                  py::arg("deterministic") = m.deterministic, py::arg("custom") = m.custom);
 }
 
 // Runs kernel or reference on arrays into given outputs, which may be misaligned views' buffers.
