@@ -207,7 +207,7 @@ demo_llama() {
   "$PY" -m opgraft export examples/llama --model "$gguf" -o "$BUILD/llama.mindir"
   "$PY" -m opgraft optimize "$BUILD/llama.mindir" -o "$BUILD/llama_opt.mindir" >"$BUILD/llama_opt.txt"
   head -1 "$BUILD/llama_opt.txt"
-  [ $# -gt 0 ] || set -- --prompt "What is the capital of France?"
+  [ $# -gt 0 ] || set -- --prompt "Why is the sky blue?" --max-tokens 80
   "$PY" -m opgraft generate --model "$BUILD/llama_opt.mindir" "$@"
 }
 cmd_demo() {
