@@ -44,6 +44,7 @@ struct Report {
   int merged = 0;   // swapped, and then part of what a larger swap replaced
   std::vector<Swap> swapped;
   std::vector<Left> left;
+  std::string note{};  // of the proof of the whole model; mostly empty
   std::string json() const;
 };
 

@@ -30,6 +30,7 @@ template <class T> Difference compare_as(const Tensor &got, const Tensor &want, 
     double x = as_double(a[i]), y = as_double(b[i]);
     bool same_special = (std::isnan(x) && std::isnan(y)) || x == y;
     if (!std::isfinite(x) || !std::isfinite(y)) {
+      if (!same_special) d.comparable = false;
       if (!same_special && d.agrees) {
         d.agrees = false;
         d.why = fmt::format("element {}: {} instead of {}", i, x, y);
@@ -88,12 +89,63 @@ std::vector<Tensor> run_set(Session &s, const std::vector<Tensor> &set, bool giv
   }
 }
 
+// The model with the elements of its float32 Parameters one up or one down, which follows from where they stand.
+std::shared_ptr<Graph> nudged(const Graph &g) {
+  auto out = g.clone();
+  for (size_t v = 0; v < out->value_count(); ++v) {
+    Value &x = out->value(ValueId(v));
+    if (x.kind != Value::kConstant || !x.parameter || x.state || x.type.dtype != OPGRAFT_FLOAT32) continue;
+    Tensor moved(x.constant.dtype(), x.constant.dims());
+    const float *from = x.constant.data<float>();
+    for (int64_t i = 0; i < moved.size(); ++i) {
+      const bool up = (uint64_t(i) * 0x9e3779b97f4a7c15u + v) >> 63;
+      moved.data<float>()[i] =
+          std::isfinite(from[i]) && from[i] != 0 ? std::nextafter(from[i], up ? 1e30f : -1e30f) : from[i];
+    }
+    x.constant = moved;
+  }
+  return out;
+}
+
+// The whole models' results for one set of inputs, output by output.
+class Whole {
+ public:
+  Whole(const Graph &before, const Graph &after)
+      : before_(before), old_(std::make_shared<Model>(before.clone())), new_(std::make_shared<Model>(after.clone())) {}
+
+  // The worst of the outputs; `own`: set where it agrees for what the model differs by from itself.
+  Difference run(const std::vector<Tensor> &set, double &own) {
+    const auto want = old_.run(set), got = new_.run(set);
+    std::vector<Tensor> self;
+    Difference worst;
+    for (size_t o = 0; o < want.size(); ++o) {
+      Difference d = compare(got[o], want[o]);
+      if (!d.agrees && d.comparable) {
+        if (self.empty()) self = Session(std::make_shared<Model>(nudged(before_))).run(set);
+        const Difference by_itself = compare(self[o], want[o]);
+        if (by_itself.comparable && d.max_abs <= kOwn * by_itself.max_abs) {
+          d.agrees = true;
+          own = std::max(own, by_itself.max_abs);
+        }
+      }
+      worst.max_abs = std::max(worst.max_abs, d.max_abs);
+      worst.mean_abs = std::max(worst.mean_abs, d.mean_abs);
+      if (!d.agrees && worst.agrees) worst.agrees = false, worst.why = d.why;
+    }
+    return worst;
+  }
+
+ private:
+  const Graph &before_;
+  Session old_, new_;
+};
+
 }  // namespace
 
 Difference compare(const Tensor &got, const Tensor &want) {
   Difference d;
   if (got.dtype() != want.dtype() || got.dims() != want.dims()) {
-    d.agrees = false;
+    d.agrees = d.comparable = false;
     d.why = fmt::format("{} instead of {}", got.type().text(), want.type().text());
     return d;
   }
@@ -219,21 +271,25 @@ std::vector<Left> prove(const Graph &before, const Graph &after, Report &report,
     }
   }
   if (!bad.empty()) return bad;
-  Session old_model(std::make_shared<Model>(before.clone())), new_model(std::make_shared<Model>(after.clone()));
+  Whole whole(before, after);
+  double own = 0, most = 0;
   for (auto &set : sets) {
-    auto want = old_model.run(set), got = new_model.run(set);
-    for (size_t o = 0; o < want.size(); ++o) {
-      Difference d = compare(got[o], want[o]);
-      for (auto &s : report.swapped) {
-        if (!d.agrees) bad.push_back({s.op, s.root, "the model's results differ: " + d.why});
-        if (s.was) continue;  // no comparison of its own
-        s.max_abs = std::max(s.max_abs, d.max_abs);
-        s.mean_abs = std::max(s.mean_abs, d.mean_abs);
-      }
-      if (!d.agrees) return bad;
+    const Difference d = whole.run(set, own);
+    most = std::max(most, d.max_abs);
+    for (auto &s : report.swapped) {
+      if (!d.agrees) bad.push_back({s.op, s.root, "the model's results differ: " + d.why});
+      if (s.was) continue;  // no comparison of its own
+      s.max_abs = std::max(s.max_abs, d.max_abs);
+      s.mean_abs = std::max(s.mean_abs, d.mean_abs);
     }
+    if (!d.agrees) return bad;
     step();
   }
+  if (own > 0)
+    report.note = fmt::format(
+        "the whole models differ by {:.2e} at most: the model differs by {:.2e} from itself when its Parameters change "
+        "in the last bit",
+        most, own);
   return bad;
 }
 

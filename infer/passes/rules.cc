@@ -23,7 +23,9 @@ std::string Report::json() const {
                  {"ms_before", x.ms_before},
                  {"ms_after", x.ms_after}});
   for (auto &x : left) l.push_back({{"op", x.op}, {"node", x.node}, {"why", x.why}});
-  return nlohmann::json{{"matched", matched}, {"merged", merged}, {"swapped", s}, {"left", l}}.dump(2);
+  nlohmann::json out{{"matched", matched}, {"merged", merged}, {"swapped", s}, {"left", l}};
+  if (!note.empty()) out["note"] = note;
+  return out.dump(2);
 }
 
 static void warn_once(const std::string &line) {

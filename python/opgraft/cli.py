@@ -183,6 +183,7 @@ def _optimize(args):
     body = {
         "swapped": [{k: s[k] for k in keep} for s in report.swapped],
         "left": [{"node": x["node"], "why": x["why"]} for x in report.left],
+        **({"note": report.note} if report.note else {}),
     }
     if args.report:
         pathlib.Path(args.report).write_text(json.dumps(body, indent=2) + "\n")

@@ -18,14 +18,15 @@ class Report:
     """What was matched, swapped, and left alone and why.
 
     swapped: dicts of op, node, max_abs, mean_abs, ms_before, ms_after (None where not proven); left: of op, node,
-    why; merged: how many swaps a larger one then replaced; matched = swapped + merged + left. Without a proof and
+    why; merged: how many swaps a larger one then replaced; matched = swapped + merged + left. note: of the proof of the
+    whole model, where it differs by more than the tolerance and no more than it would by itself. Without a proof and
     before the first call of a Cell nothing is known yet: `pending` is then True, and the report is filled in when the
     Cell is traced.
     """
 
-    def __init__(self, matched=0, swapped=(), left=(), pending=False, merged=0):
+    def __init__(self, matched=0, swapped=(), left=(), pending=False, merged=0, note=""):
         self.matched, self.swapped, self.left, self.pending = matched, list(swapped), list(left), pending
-        self.merged = merged
+        self.merged, self.note = merged, note
 
     def _fill(self, result):
         if self.pending:
@@ -37,7 +38,8 @@ class Report:
         self.swapped = []
 
     def to_dict(self) -> dict:
-        return {"matched": self.matched, "merged": self.merged, "swapped": self.swapped, "left": self.left}
+        result = {"matched": self.matched, "merged": self.merged, "swapped": self.swapped, "left": self.left}
+        return result | ({"note": self.note} if self.note else {})
 
     def __str__(self):
         if self.pending:
@@ -56,6 +58,8 @@ class Report:
                 "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))) for r in rows
             ]
         lines += [_left_line(**x) for x in self.left]
+        if self.note:
+            lines.append(self.note)
         return "\n".join(lines)
 
     def __repr__(self):

@@ -77,7 +77,7 @@ void bind_passes(py::module_ &m) {
         for (auto &l : r.left)
           left.append(py::dict(py::arg("op") = l.op, py::arg("node") = l.node, py::arg("why") = l.why));
         return py::dict(py::arg("matched") = r.matched, py::arg("merged") = r.merged, py::arg("swapped") = swapped,
-                        py::arg("left") = left);
+                        py::arg("left") = left, py::arg("note") = r.note);
       },
       py::arg("graph"), py::arg("rules"), py::arg("prove") = py::none(), py::arg("only_faster") = false,
       py::arg("progress") = py::none());
