@@ -11,6 +11,9 @@ expect "op of a folder without op.yaml is refused" 1 'has no op.yaml' ./build.sh
 expect "ops ends with a line per operator: size, targets, exported symbols" 0 \
   'build/ops/swiglu.so +[0-9]+ KiB +AVX2 AVX-512 SSE4 +SwiGLU SwiGLUGrad SwiGLUInterleaved ' ./build.sh ops
 expect "test refuses unknown options" 1 'got --al' ./build.sh test --al
+if [ -e build/data/smollm2/.complete ]; then
+  expect "demo llama exports, grafts and writes" 0 'ended by (length|eos)' ./build.sh demo llama --prompt Hello --max-tokens 3
+fi
 expect "bench refuses unknown options" 1 'got --fast' ./build.sh bench --fast
 
 # A person who is not root is told the one line to run.
