@@ -17,7 +17,7 @@ pytestmark = [
 ]
 ORACLE = np.load(ROOT / "tests" / "python" / "llama_oracle.npz")
 PROMPTS = [ids[:n].tolist() for ids, n in zip(ORACLE["ids"], ORACLE["lengths"])]
-CLOSE = 1e-3  # of logits up to 30, by the issue; no token was a nearer tie than twice that
+CLOSE = 1e-3  # of logits up to 30; no token was a nearer tie than twice that
 CONTEXT = 256
 
 
