@@ -99,7 +99,7 @@ inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f,
 inline void widen_a(Context &c, const GemmProblem &p, float *to) {
   const int64_t element = int64_t(dtype_size(p.dtype)), lda = p.lda();
   const auto widen = Widen_simd(p.dtype);
-  c.parallel_for(p.a_count * p.m, std::max<int64_t>(1, 16384 / std::max<int64_t>(p.k, 1)),
+  c.parallel_for(p.a_count * p.m, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k, 1)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t i = begin; i < end;) {
                      const int64_t matrix = i / p.m, row = i % p.m, rows = std::min(end - i, p.m - row);
@@ -145,16 +145,16 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
   if (!b && !skinny) {
     const PackUnits units(p.k, p.n);
     char *copy = take(packed_bytes(p, f));
-    c.parallel_for(p.b_count * units.count(), std::max<int64_t>(1, 16384 / std::max<int64_t>(p.k * p.n, 1)),
-                   [&](int64_t begin, int64_t end) {
-                     for (int64_t i = begin; i < end; ++i) {
-                       const int64_t matrix = i / units.count();
-                       MatrixRef from = p.b;
-                       from.data = static_cast<const char *>(p.b.data) + matrix * b_bytes(p);
-                       units.pack(f.pack, from, p.k, p.n, i % units.count(),
-                                  copy + matrix * packed_floats(p.k, p.n) * f.element);
-                     }
-                   });
+    c.parallel_for(
+        p.b_count * units.count(), std::max<int64_t>(1, 65536 * units.count() / std::max<int64_t>(p.k * p.n, 1)),
+        [&](int64_t begin, int64_t end) {
+          for (int64_t i = begin; i < end; ++i) {
+            const int64_t matrix = i / units.count();
+            MatrixRef from = p.b;
+            from.data = static_cast<const char *>(p.b.data) + matrix * b_bytes(p);
+            units.pack(f.pack, from, p.k, p.n, i % units.count(), copy + matrix * packed_floats(p.k, p.n) * f.element);
+          }
+        });
     b = copy;
   }
   const Tiles t = choose_tiles(p.m, p.n, p.k, TileRows_simd()(), width, f.element, c.threads());
