@@ -38,7 +38,8 @@ usage: ./build.sh [COMMAND]
   bench llama [--quick] [--no-install]
                  the LLaMA example beside transformers and llama.cpp, which it installs (llama.cpp compiles for about
                  10 minutes); under 5 minutes on a quiet machine, --quick under 2
-  wheel          dist/opgraft-*.whl
+  wheel [OPTION…]
+                 dist/opgraft-*.whl; options are those of `pip wheel`
   clean          remove build/ and dist/ (.venv stays)
   help           this text
 environment: JOBS=n compile jobs, PYTHON=python3 interpreter for .venv, CMAKE=cmake
@@ -70,6 +71,12 @@ need_apt() {
   fi
 }
 need_tools() { need_apt "${APT[@]}"; }
+# Trees of the same sources share their objects, wherever they lie, as long as they lie as deep below the sources.
+need_ccache() {
+  need_apt ccache
+  local with="env;CCACHE_DIR=$BUILD/ccache;CCACHE_BASEDIR=/;CCACHE_NOHASHDIR=1;ccache"
+  export CMAKE_C_COMPILER_LAUNCHER=$with CMAKE_CXX_COMPILER_LAUNCHER=$with
+}
 
 need_python() {
   local python=${PYTHON:-python3}
@@ -231,6 +238,7 @@ cmd_test() {
     '') ;;
     *) die "test takes --all or nothing, got $1" ;;
   esac
+  [ -z "$all" ] || need_ccache
   rm -rf "$RESULTS"
   mkdir -p "$RESULTS"
   need_tools
@@ -312,7 +320,7 @@ cmd_wheel() {
   need_requirements requirements-dev.txt
   say "building the wheel"
   rm -rf dist
-  "$PY" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist . </dev/null
+  "$PY" -m pip wheel --quiet --disable-pip-version-check --no-deps --no-build-isolation -w dist "$@" . </dev/null
   ls -l dist/*.whl
 }
 

@@ -10,22 +10,21 @@ import numpy as np
 from opgraft import _core
 
 
-def _cpu():
+def _said(field):
+    """What the kernel says of the first core, or nothing."""
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("model name"):
+        if line.startswith(field):
             return line.split(":", 1)[1].strip()
-    return platform.machine()
+    return ""
 
 
-def _flags():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return set(line.split()[2:])
-    return set()
+def vendor():
+    """Of the processor, such as AuthenticAMD."""
+    return _said("vendor_id") or platform.machine()
 
 
 def simd():
-    flags = _flags()
+    flags = set(_said("flags").split())
     best = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE4"
     return {"SSE4": "SSE4", "AVX2": "AVX2", "AVX3": "AVX-512"}.get(os.environ.get("OPGRAFT_SIMD"), best)
 
@@ -80,4 +79,4 @@ def describe(threads, before=None):
     _core.set_threads(threads)
     found = {"copy_bandwidth": copy_bandwidth(threads), "gemm_peak": gemm_peak(threads)}
     best = {k: max(v, (before or {}).get(k, 0.0)) for k, v in found.items()}
-    return {"cpu": _cpu(), "cores": os.cpu_count(), "simd": simd()} | best
+    return {"cpu": _said("model name") or platform.machine(), "cores": os.cpu_count(), "simd": simd()} | best

@@ -14,15 +14,16 @@ run_ctest() {  # NAME DIR [ctest options]
 run_pytest() {
   # Exit 5: nothing collected; the summary then shows it.
   local rc=0
-  "$PY" -m pytest -q tests/python --junitxml="$RESULTS/pytest.xml" </dev/null || rc=$?
+  "$PY" -m pytest -q -n "$JOBS" --dist worksteal tests/python --junitxml="$RESULTS/pytest.xml" </dev/null || rc=$?
   [ $rc = 0 ] || [ $rc = 5 ]
 }
 # stage NAME COMMAND…: runs a command in a shell of its own; its failure is counted, not fatal.
 stage() {
-  local name=$1 rc=0
+  local name=$1 rc=0 begin=$SECONDS
   shift
   say "$name"
   OPGRAFT_STAGE=1 bash "$ROOT/build.sh" _stage "$@" || rc=$?
+  printf '%s: %d s\n' "$name" $((SECONDS - begin))
   if [ $rc = 77 ]; then note skipped "$name"; return 0; fi
   # A test runner's JUnit file is counted by summary(); its exit code matters where that file shows no failure.
   case $1 in
@@ -63,14 +64,14 @@ stage_asan_ops() {
   ASAN_OPTIONS+=:detect_leaks=0
   fixed_addresses env LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     OPGRAFT_NUM_THREADS=5 PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
-    "$PY" -m pytest -q -s -p no:cacheprovider tests/python/test_ops.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
+    "$PY" -m pytest -q -s -n "$JOBS" --dist worksteal -p no:cacheprovider tests/python/test_ops.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
 }
 stage_tsan() {
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
   local dir=$BUILD/tsan
   configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=thread -DOPGRAFT_ONE_TARGET=ON
   fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
-  fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
+  fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$JOBS" -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
 }
 stage_fuzz() {
   need_apt clang libclang-rt-14-dev llvm
@@ -84,16 +85,18 @@ stage_fuzz() {
 }
 # In environments of their own: the wheel of ./build.sh wheel, and what `pip install .` makes.
 stage_wheel() {
-  cmd_wheel
-  local tmp name source
+  local tmp name source build=build-wheel
   tmp=$(mktemp -d)
-  trap 'rm -rf "${tmp:-}"' EXIT
+  trap 'rm -rf "${tmp:-}" "$ROOT/$build"' EXIT
+  # The compilers as CMake finds them by itself, and a folder as deep as build/: for ccache.
+  export CC=cc CXX=c++
+  cmd_wheel -C "build-dir=$build"
   for name in wheel folder; do
     source=$(ls dist/opgraft-*.whl)
     [ $name = wheel ] || source=.
     say "pip install $source"
     "$PY" -m venv "$tmp/$name/venv"
-    "$tmp/$name/venv/bin/python" -m pip install --quiet --disable-pip-version-check "$source" </dev/null
+    "$tmp/$name/venv/bin/python" -m pip install --quiet --disable-pip-version-check -C "build-dir=$build" "$source" </dev/null
     cp -r aot_ops/swiglu "$tmp/$name/my_swiglu"
     sed -i 's/^version: 1.0.0/version: 1.0.1/' "$tmp/$name/my_swiglu/op.yaml" # 1.0.0 comes with the wheel
     cp tests/shell/wheel_check.py "$tmp/$name/"

@@ -1,6 +1,7 @@
 """llama.cpp by llama-cpp-python's low-level calls, which do no more than llama.cpp itself: the GGUF file as stored."""
 
 import ctypes
+import pathlib
 
 import llama_cpp
 import numpy as np
@@ -18,9 +19,10 @@ def VERSION():
 
 class Decoder:
     def __init__(self, files, threads, variant):
-        self.model = llama_cpp.llama_model_load_from_file(
-            files[variant].encode(), llama_cpp.llama_model_default_params()
-        )
+        how = llama_cpp.llama_model_default_params()
+        if " amx_tile" in pathlib.Path("/proc/cpuinfo").read_text():
+            how.use_extra_bufts = False  # its products by AMX crash (ggml-org/llama.cpp#20824)
+        self.model = llama_cpp.llama_model_load_from_file(files[variant].encode(), how)
         if not self.model:
             raise Missing(f"{files[variant]} cannot be loaded")
         asked = llama_cpp.llama_context_default_params()

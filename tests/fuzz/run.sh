@@ -18,15 +18,26 @@ OPGRAFT_OPS_PATH=$(cd "$2" && pwd):$build/functions # where models may load func
   -DOPGRAFT_YAML_CPP_SOURCE="${3:-}"
 "$cmake" --build "$build" -j "${JOBS:-$(nproc)}"
 rm -rf "$build/profile"
+# fuzz NAME: its words go to a file, since as many run at once as there are jobs.
+fuzz() {
+  set -o pipefail
+  LLVM_PROFILE_FILE="$build/profile/$1.profraw" "$build/fuzz_$1" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 \
+    -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$build/" -verbosity=0 -print_funcs=0 -print_final_stats=1 \
+    "$build/found/$1" "$here/corpus/$1" 2>&1 | { grep -v '# Uses:\|^######' || true; } >"$build/$1.log"
+}
+export -f fuzz
+export build here
+names=()
 for source in "$here"/*_fuzz.cc; do
   name=$(basename "$source" _fuzz.cc)
-  mkdir -p "$build/found/$name"
+  names+=("$name")
+  mkdir -p "$build/found/$name" # new inputs go there, seeds are only read
   if [ "$name" = manifest ]; then # the operators' own
     for file in "$here"/../../aot_ops/*/op.yaml; do cp "$file" "$build/found/$name/$(basename "${file%/op.yaml}").yaml"; done
   fi
-  # New inputs go to the first folder, seeds are only read.
-  LLVM_PROFILE_FILE="$build/profile/$name.profraw" "$build/fuzz_$name" -max_total_time="${OPGRAFT_FUZZ_SECONDS:-30}" -timeout=10 \
-    -rss_limit_mb=2048 -malloc_limit_mb=64 -artifact_prefix="$build/" -verbosity=0 -print_funcs=0 -print_final_stats=1 \
-    "$build/found/$name" "$here/corpus/$name" 2>&1 | grep -v '# Uses:\|^######'
 done
+rc=0
+printf '%s\n' "${names[@]}" | xargs -P "${JOBS:-$(nproc)}" -I{} bash -c 'fuzz {}' || rc=$?
+for name in "${names[@]}"; do echo "-- $name" && cat "$build/$name.log"; done
+[ $rc = 0 ] || exit $rc
 "$here/coverage.sh" "$build"

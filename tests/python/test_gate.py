@@ -82,11 +82,14 @@ def test_it_refuses_a_file_that_is_not_there(monkeypatch, capsys, tmp_path):
 def test_its_rows_exist_and_have_bounds_for_every_instruction_set():
     table = {r.name: r for r in rows()}
     bounds = json.loads(gate.BOUNDS.read_text())
-    assert bounds.keys() == {"SSE4", "AVX2", "AVX-512"}
+    whole = {"SSE4", "AVX2", "AVX-512"}
+    assert {key.split()[0] for key in bounds} == whole
     for name in gate.SMALL:
         peers = ["twin"] + ["numpy"] * (table[name].numpy is not None)
-        for of in bounds.values():
-            assert all(0 < of[f"{name} / {p}"] for p in peers), name
+        for simd in whole:
+            assert all(0 < bounds[simd][f"{name} / {p}"] for p in peers), name
+    for key in bounds.keys() - whole:  # of another vendor
+        assert bounds[key].keys() <= bounds[key.split()[0]].keys()
 
 
 ROW = "SwiGLU 1x11008"
@@ -115,6 +118,24 @@ def test_one_bad_measurement_does_not_fail_it(monkeypatch):
 def test_one_bad_peer_does_not_fail_it(monkeypatch):
     monkeypatch.setattr(gate, "ratios_of", lambda *_: {f"{ROW} / twin": 10.0, f"{ROW} / numpy": 1e-3})
     assert gate.small([ROW]) == 0
+
+
+def test_a_vendor_has_bounds_of_its_own_before_those_of_all(monkeypatch, tmp_path):
+    import machine
+
+    stored = {machine.simd(): {f"{ROW} / twin": 1.0, f"{ROW} / numpy": 1.0},
+              f"{machine.simd()} Other": {f"{ROW} / twin": 3.0}}  # fmt: skip
+    monkeypatch.setattr(gate, "BOUNDS", tmp_path / "gate.json")
+    gate.BOUNDS.write_text(json.dumps(stored))
+    monkeypatch.setattr(gate, "ratios_of", lambda *_: {f"{ROW} / twin": 2.0, f"{ROW} / numpy": 2.0})
+    for vendor, failed in (("Other", 0), ("A third", 1), (gate.VENDOR, 1)):
+        monkeypatch.setattr(machine, "vendor", lambda vendor=vendor: vendor)
+        assert gate.small([ROW]) == failed
+    monkeypatch.setattr(machine, "vendor", lambda: "Other")
+    assert gate.small([ROW], write=True) == 0
+    written = json.loads(gate.BOUNDS.read_text())
+    assert written.pop(f"{machine.simd()} Other") == {f"{ROW} / twin": 3.2, f"{ROW} / numpy": 3.2}
+    assert written == {machine.simd(): stored[machine.simd()]}
 
 
 def test_a_wrong_result_of_ours_fails_it(monkeypatch):
