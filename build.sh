@@ -71,10 +71,11 @@ need_apt() {
   fi
 }
 need_tools() { need_apt "${APT[@]}"; }
-# Trees of the same sources share their objects, wherever they lie, as long as they lie as deep below the sources.
+# need_ccache ROOT: a tree of the sources in ROOT shares its objects with those that were built before, wherever they
+# lie, as long as it is as deep below its root.
 need_ccache() {
   need_apt ccache
-  local with="env;CCACHE_DIR=$BUILD/ccache;CCACHE_BASEDIR=/;CCACHE_NOHASHDIR=1;ccache"
+  local with="env;CCACHE_DIR=$BUILD/ccache;CCACHE_BASEDIR=$1;CCACHE_NOHASHDIR=1;ccache"
   export CMAKE_C_COMPILER_LAUNCHER=$with CMAKE_CXX_COMPILER_LAUNCHER=$with
 }
 
@@ -238,7 +239,7 @@ cmd_test() {
     '') ;;
     *) die "test takes --all or nothing, got $1" ;;
   esac
-  [ -z "$all" ] || need_ccache
+  [ -z "$all" ] || need_ccache "$ROOT"
   rm -rf "$RESULTS"
   mkdir -p "$RESULTS"
   need_tools

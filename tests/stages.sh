@@ -112,6 +112,7 @@ stage_demo() {
   mkdir "$tmp/clone" "$tmp/home" "$tmp/tmp" "$tmp/rustup"
   export RUSTUP_HOME=$tmp/rustup # pip asks for rustc's version, and a rustup notes that it was asked
   git ls-files -co --exclude-standard -z | xargs -0 cp --parents -t "$tmp/clone"
+  [ -z "${CMAKE_CXX_COMPILER_LAUNCHER:-}" ] || need_ccache "$tmp/clone"
   touch "$tmp/before"
   cd "$tmp/clone"
   env -u OPGRAFT_STAGE -u XDG_CACHE_HOME HOME="$tmp/home" TMPDIR="$tmp/tmp" ./build.sh demo
