@@ -1,5 +1,6 @@
 """The tokenizer and the chat template of a GGUF file's own vocabulary."""
 
+import json
 import re
 
 from jinja2 import TemplateError
@@ -12,6 +13,18 @@ _CONTROL = 3  # gguf.TokenType.CONTROL
 _WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"  # GPT-2's
 _DIGITS = {"smollm"}  # kinds that split numbers into digits first
 _KINDS = {*_DIGITS, "gpt-2", "default"}
+
+
+def _raise_exception(message):
+    raise TemplateError(message)
+
+
+def environment():
+    """Jinja as transformers sets it for chat templates, but for the date, so that a text stays what it is."""
+    made = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    made.globals["raise_exception"] = _raise_exception
+    made.filters["tojson"] = lambda value, indent=None: json.dumps(value, ensure_ascii=False, indent=indent)
+    return made
 
 
 class LlamaTokenizer:
@@ -55,7 +68,7 @@ class LlamaTokenizer:
         if not self._template:
             raise GGUFError(f"{self._file}: has no chat template")
         try:
-            template = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True).from_string(self._template)
+            template = environment().from_string(self._template)
             return template.render(messages=messages, add_generation_prompt=True)
         except TemplateError as e:
             raise GGUFError(f"{self._file}: chat template: {e}") from None

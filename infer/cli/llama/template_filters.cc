@@ -86,9 +86,14 @@ Value select(Evaluator &e, const Value &of, const Arguments &given, bool wanted,
 
 // A number as Python's int() or float() reads it; nothing for other texts.
 std::optional<double> real_in(std::string_view text) {
-  if (std::ranges::any_of(text, [](char c) { return c & 0x80; }))
-    throw std::runtime_error("numbers in other digits are not known here");
   std::string plain(stripped(text));
+  bool other = false;  // digits of other scripts lie from U+0660, and none from U+2000 to U+A61F
+  for (std::string_view rest = plain; !rest.empty(); rest.remove_prefix(text::first_character(rest).bytes)) {
+    const char32_t c = text::first_character(rest).code;
+    if (c >= 0x80 && (c < 0x660 || (c >= 0x2000 && c < 0xA620))) return std::nullopt;
+    other = other || c >= 0x80;
+  }
+  if (other) throw std::runtime_error("numbers in other digits are not known here");
   for (size_t i = 1; i + 1 < plain.size(); ++i)
     if (plain[i] == '_' && isdigit(plain[i - 1]) && isdigit(plain[i + 1])) plain.erase(i, 1);
   const bool sign = plain.starts_with('+') && !plain.starts_with("+-");
@@ -317,7 +322,7 @@ const std::unordered_map<std::string_view, Test> &tests() {
         {"divisibleby", {1, [](E &e, V &v, G &g) { return remainder(e, v, *g[0]) == 0; }}},
         {"in", {1, [](E &e, V &v, G &g) { return compared("in", v, *g[0], e.budget); }}},
     };
-    const std::pair<Test, std::initializer_list<std::string_view>> comparisons[] = {
+    const std::pair<Test, std::vector<std::string_view>> comparisons[] = {
         {{1, [](E &e, V &v, G &g) { return compared("==", v, *g[0], e.budget); }}, {"==", "eq", "equalto"}},
         {{1, [](E &e, V &v, G &g) { return compared("!=", v, *g[0], e.budget); }}, {"!=", "ne"}},
         {{1, [](E &e, V &v, G &g) { return compared("<", v, *g[0], e.budget); }}, {"<", "lt", "lessthan"}},

@@ -108,6 +108,7 @@ class Lexer {
 
   void comment() {
     const size_t end = source_.find("#}", at_);
+    if (end == source_.npos && at_ == source_.size()) return;
     if (end == source_.npos) fail("a comment has no end");
     const bool sign = end > at_ && (source_[end - 1] == '-' || source_[end - 1] == '+');
     move(after_end("#}", sign ? end - 1 : end));
@@ -122,7 +123,7 @@ class Lexer {
       data(i, sign, true);
       return move(end);
     }
-    fail("raw has no end");
+    if (at_ < source_.size()) fail("raw has no end");
   }
 
   void words(char kind) {

@@ -12,11 +12,12 @@ from elf import elf
 from manifest import YAML
 from mindir import mindir
 from npy import npys
+from template import templates
 from tokenizer import tokenizers
 
 out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "corpus"
 made = {"mindir": mindir(), "npy": npys(), "manifest": YAML.items(), "elf": elf(), "checkpoint": checkpoints(),
-        "tokenizer": tokenizers()}  # fmt: skip
+        "tokenizer": tokenizers(), "template": templates()}  # fmt: skip
 for fuzzer, seeds in made.items():
     folder = out / fuzzer
     folder.mkdir(parents=True, exist_ok=True)
