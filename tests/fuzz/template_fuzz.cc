@@ -1,5 +1,5 @@
-// The chat template of opgraft_generate, hostile, a NUL and what a person says: only std::runtime_error may come out, and
-// the text is UTF-8.
+// The chat template of opgraft_generate, hostile, a NUL and what a person says: only std::runtime_error may come out,
+// and the text is UTF-8.
 #include <stdexcept>
 
 #include "infer/cli/llama/chat_template.h"

@@ -75,7 +75,8 @@ class Run {
       case Statement::kSetBlock: return assign(s, filtered(s));
       case Statement::kFilter: return write(*filtered(s).text());
       case Statement::kMacro:
-        if (evaluator_.scope != &globals_) throw std::runtime_error("a macro inside for, set or macro is not known here");
+        if (evaluator_.scope != &globals_)
+          throw std::runtime_error("a macro inside for, set or macro is not known here");
         globals_.names.insert_or_assign(s.text, &s);
     }
   }
@@ -157,7 +158,8 @@ class Run {
     for (size_t i = 0; i < names.size(); ++i) {
       if (!all[i] && i >= first_default) all[i] = evaluator_.value(*macro.expressions[i - first_default]);
       if (!all[i])
-        all[i] = Undefined{std::make_shared<const std::string>(fmt::format("the argument '{}' is not given", names[i]))};
+        all[i] =
+            Undefined{std::make_shared<const std::string>(fmt::format("the argument '{}' is not given", names[i]))};
       evaluator_.scope->names.insert_or_assign(names[i], std::move(*all[i]));
     }
     ++evaluator_.macros;
@@ -200,8 +202,7 @@ std::string ChatTemplate::text(const std::vector<Message> &messages, const std::
     };
     std::vector<Value> all;
     for (const Message &m : messages)
-      all.push_back(
-          run.budget().dict({{text("role"), text(m.role)}, {text("content"), text(m.content)}}));
+      all.push_back(run.budget().dict({{text("role"), text(m.role)}, {text("content"), text(m.content)}}));
     return run.text(*statements_, {{"messages", run.budget().list(std::move(all))},
                                    {"bos_token", text(bos_token)},
                                    {"eos_token", text(eos_token)},

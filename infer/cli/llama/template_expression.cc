@@ -9,7 +9,7 @@ namespace {
 
 using Kind = Expression::Kind;
 constexpr int kDeepestRun = 400;
-constexpr size_t kStep = 16;  // what an expression counts for
+constexpr size_t kStep = 16;            // what an expression counts for
 constexpr int64_t kMostRange = 100000;  // Jinja's sandbox has it
 
 Value missing(std::string why) { return Undefined{std::make_shared<const std::string>(std::move(why))}; }

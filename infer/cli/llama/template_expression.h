@@ -49,8 +49,8 @@ class Evaluator {
 
   Budget budget;
   Scope *scope = nullptr;
-  int line = 1;     // of what was evaluated last
-  int macros = 0;   // that are running
+  int line = 1;    // of what was evaluated last
+  int macros = 0;  // that are running
   int depth = 0;
 
  private:

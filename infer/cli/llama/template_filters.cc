@@ -74,7 +74,8 @@ Value select(Evaluator &e, const Value &of, const Arguments &given, bool wanted,
   const size_t named = by_attribute ? 1 : 0;
   if (given.list.size() < named) throw std::runtime_error("selectattr takes an attribute");
   const bool tests = given.list.size() > named;
-  const Arguments rest{std::vector<Value>(given.list.begin() + ptrdiff_t(named + tests), given.list.end()), given.named};
+  const Arguments rest{std::vector<Value>(given.list.begin() + ptrdiff_t(named + tests), given.list.end()),
+                       given.named};
   std::vector<Value> items;
   for (Value &item : items_of(of, e.budget)) {
     const Value held = by_attribute ? by_path(e, item, given.list[0], {}) : item;
@@ -150,7 +151,8 @@ std::string titled(const std::string &text) {
 std::string indented(const std::string &text, const Given &g, Budget &budget) {
   const int64_t width = g[0] && !g[0]->text() ? integer_of(*g[0], "indent: width") : 4;
   if (width > 1000) throw std::runtime_error("indent: more than 1000");
-  const std::string margin = g[0] && g[0]->text() ? *g[0]->text() : std::string(size_t(std::max<int64_t>(width, 0)), ' ');
+  const std::string margin =
+      g[0] && g[0]->text() ? *g[0]->text() : std::string(size_t(std::max<int64_t>(width, 0)), ' ');
   std::string out = flag(g[1]) ? margin : "";
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
@@ -185,14 +187,22 @@ const std::unordered_map<std::string_view, Filter> &filters() {
       {"d", {{"default_value", "boolean"}, 0, otherwise}},
       {"string", {{}, 0, [](E &e, V &v, G &) { return e.budget.text(printed(v, e.budget)); }}},
       {"upper",
-       {{}, 0, [](E &e, V &v, G &) { return e.budget.text(with_case(printed(v, e.budget), Case::kUpper, Case::kUpper)); }}},
+       {{},
+        0,
+        [](E &e, V &v, G &) { return e.budget.text(with_case(printed(v, e.budget), Case::kUpper, Case::kUpper)); }}},
       {"lower",
-       {{}, 0, [](E &e, V &v, G &) { return e.budget.text(with_case(printed(v, e.budget), Case::kLower, Case::kLower)); }}},
+       {{},
+        0,
+        [](E &e, V &v, G &) { return e.budget.text(with_case(printed(v, e.budget), Case::kLower, Case::kLower)); }}},
       {"capitalize",
-       {{}, 0, [](E &e, V &v, G &) { return e.budget.text(with_case(printed(v, e.budget), Case::kTitle, Case::kLower)); }}},
+       {{},
+        0,
+        [](E &e, V &v, G &) { return e.budget.text(with_case(printed(v, e.budget), Case::kTitle, Case::kLower)); }}},
       {"title", {{}, 0, [](E &e, V &v, G &) { return e.budget.text(titled(printed(v, e.budget))); }}},
       {"trim",
-       {{"chars"}, 0, [](E &e, V &v, G &g) {
+       {{"chars"},
+        0,
+        [](E &e, V &v, G &g) {
           std::optional<std::string_view> which;
           if (g[0] && !std::holds_alternative<None>(g[0]->is)) which = text_of(*g[0], "trim: chars");
           const std::string text = printed(v, e.budget);
@@ -200,41 +210,54 @@ const std::unordered_map<std::string_view, Filter> &filters() {
           return e.budget.text(std::string(stripped(text, true, true, which)));
         }}},
       {"replace",
-       {{"old", "new", "count"}, 2, [](E &e, V &v, G &g) {
+       {{"old", "new", "count"},
+        2,
+        [](E &e, V &v, G &g) {
           const bool all = !g[2] || std::holds_alternative<None>(g[2]->is);
           const std::string old = printed(*g[0], e.budget), with = printed(*g[1], e.budget);
           return e.budget.text(
               replaced(printed(v, e.budget), old, with, all ? -1 : integer_of(*g[2], "replace: count"), e.budget));
         }}},
       {"join",
-       {{"d", "attribute"}, 0, [](E &e, V &v, G &g) {
+       {{"d", "attribute"},
+        0,
+        [](E &e, V &v, G &g) {
           auto items = items_of(v, e.budget);
           if (g[1] && !std::holds_alternative<None>(g[1]->is))
             for (Value &item : items) item = by_path(e, item, *g[1], {});
           return e.budget.text(joined(items, or_else(g[0], "", e.budget), e.budget));
         }}},
       {"first",
-       {{}, 0, [](E &e, V &v, G &) {
+       {{},
+        0,
+        [](E &e, V &v, G &) {
           const auto items = items_of(v, e.budget);
           return items.empty() ? missing("no first item") : items.front();
         }}},
       {"last",
-       {{}, 0, [](E &e, V &v, G &) {
+       {{},
+        0,
+        [](E &e, V &v, G &) {
           size_of(v);  // an iterator has none
           const auto items = items_of(v, e.budget);
           return items.empty() ? missing("no last item") : items.back();
         }}},
       {"list", {{}, 0, [](E &e, V &v, G &) { return e.budget.list(items_of(v, e.budget)); }}},
       {"reverse",
-       {{}, 0, [](E &e, V &v, G &) {
+       {{},
+        0,
+        [](E &e, V &v, G &) {
           auto items = items_of(v, e.budget);
           std::ranges::reverse(items);
           return v.text() ? e.budget.text(joined(items, "", e.budget))
                           : e.budget.sequence(Sequence::kIterator, std::move(items));
         }}},
       {"items",
-       {{}, 0, [](E &e, V &v, G &) {
-          if (!v.undefined() && !v.dict()) throw std::runtime_error(fmt::format("items takes a dict, got {}", kind_of(v)));
+       {{},
+        0,
+        [](E &e, V &v, G &) {
+          if (!v.undefined() && !v.dict())
+            throw std::runtime_error(fmt::format("items takes a dict, got {}", kind_of(v)));
           std::vector<Value> items;
           if (v.dict())
             for (auto &[key, held] : v.dict()->items) items.push_back(e.budget.sequence(Sequence::kTuple, {key, held}));
@@ -243,19 +266,24 @@ const std::unordered_map<std::string_view, Filter> &filters() {
       {"int", {{"default"}, 0, [](E &, V &v, G &g) { return to_integer(v, g[0]); }}},
       {"float", {{"default"}, 0, [](E &, V &v, G &g) { return to_real(v, g[0]); }}},
       {"abs",
-       {{}, 0, [](E &e, V &v, G &) {
+       {{},
+        0,
+        [](E &e, V &v, G &) {
           if (!v.number()) throw std::runtime_error(fmt::format("abs of a {}", kind_of(v)));
           return v.integer() ? *v.integer() < 0 ? arithmetic("-", int64_t(0), v, e.budget) : Value(*v.integer())
                              : Value(std::abs(v.real()));
         }}},
       {"indent",
-       {{"width", "first", "blank"}, 0, [](E &e, V &v, G &g) {
-          return e.budget.text(indented(text_of(v, "indent"), g, e.budget));
-        }}},
+       {{"width", "first", "blank"},
+        0,
+        [](E &e, V &v, G &g) { return e.budget.text(indented(text_of(v, "indent"), g, e.budget)); }}},
       {"tojson",
-       {{"indent"}, 0, [](E &e, V &v, G &g) {
+       {{"indent"},
+        0,
+        [](E &e, V &v, G &g) {
           std::optional<int64_t> indent;
-          if (g[0] && !std::holds_alternative<None>(g[0]->is)) indent = std::max<int64_t>(integer_of(*g[0], "indent"), 0);
+          if (g[0] && !std::holds_alternative<None>(g[0]->is))
+            indent = std::max<int64_t>(integer_of(*g[0], "indent"), 0);
           if (indent.value_or(0) > 100) throw std::runtime_error("tojson: indent of more than 100");
           std::string out;
           print_json(v, indent, out, e.budget);
@@ -273,7 +301,8 @@ struct Test {
 template <class T> bool holds(Evaluator &, const Value &v, const Given &) { return std::holds_alternative<T>(v.is); }
 
 bool iterates(const Value &v) {
-  return v.undefined() || v.text() || v.sequence() || v.dict() || std::holds_alternative<std::shared_ptr<const Loop>>(v.is);
+  return v.undefined() || v.text() || v.sequence() || v.dict() ||
+         std::holds_alternative<std::shared_ptr<const Loop>>(v.is);
 }
 
 // Texts of one case, with a letter.
@@ -289,7 +318,8 @@ bool is_case(Evaluator &e, const Value &v, bool upper) {
 }
 
 int64_t remainder(Evaluator &e, const Value &v, const Value &by) {
-  return *arithmetic("%", int64_t(integer_of(v, "the number")), int64_t(integer_of(by, "the divisor")), e.budget).integer();
+  return *arithmetic("%", int64_t(integer_of(v, "the number")), int64_t(integer_of(by, "the divisor")), e.budget)
+              .integer();
 }
 
 const std::unordered_map<std::string_view, Test> &tests() {
@@ -311,7 +341,8 @@ const std::unordered_map<std::string_view, Test> &tests() {
         {"mapping", {0, holds<std::shared_ptr<const Dict>>}},
         {"iterable", {0, [](E &, V &v, G &) { return iterates(v); }}},
         {"sequence",
-         {0, [](E &, V &v, G &) {
+         {0,
+          [](E &, V &v, G &) {
             return v.undefined() || v.text() || v.dict() || (v.sequence() && v.sequence()->kind <= Sequence::kRange);
           }}},
         {"callable", {0, holds<const Statement *>}},

@@ -39,12 +39,14 @@ class Lexer {
       }
       const char kind = source_[begin + 1];
       size_t inside = begin + 2;
-      const char sign = inside < source_.size() && (source_[inside] == '-' || source_[inside] == '+') ? source_[inside] : 0;
+      const char sign =
+          inside < source_.size() && (source_[inside] == '-' || source_[inside] == '+') ? source_[inside] : 0;
       inside += sign ? 1 : 0;
       data(begin, sign, kind != '{');
       move(inside);
       if (kind == '#') comment();
-      else if (const size_t raw = kind == '%' ? after_word("raw", inside) : source_.npos; raw != source_.npos) this->raw(raw);
+      else if (const size_t raw = kind == '%' ? after_word("raw", inside) : source_.npos; raw != source_.npos)
+        this->raw(raw);
       else words(kind);
     }
     add(Token::kEnd, "");
@@ -55,7 +57,9 @@ class Lexer {
   [[noreturn]] void fail(const std::string &why) const { fail_at(line_, why); }
   void add(Token::Kind kind, std::string text) { out_.push_back({kind, std::move(text), line_}); }
   char at(size_t i) const { return i < source_.size() ? source_[i] : '\0'; }
-  bool follows(std::string_view what, size_t at) const { return std::string_view(source_).substr(at).starts_with(what); }
+  bool follows(std::string_view what, size_t at) const {
+    return std::string_view(source_).substr(at).starts_with(what);
+  }
 
   void move(size_t to) {
     line_ += int(std::count(source_.begin() + at_, source_.begin() + to, '\n'));

@@ -28,10 +28,16 @@ std::string cased(std::string_view text, Case to) {
     const text::Character c = text::first_character(text);
     const std::string_view as_is = text.substr(0, c.bytes);
     text.remove_prefix(c.bytes);
-    const bool many = to == Case::kLower
-                          ? within(c.code, {{0x130, 0x130}, {0x3A3, 0x3A3}})
-                          : within(c.code, {{0xDF, 0xDF}, {0x149, 0x149}, {0x1F0, 0x1F0}, {0x390, 0x390}, {0x3B0, 0x3B0},
-                                            {0x587, 0x587}, {0x1E96, 0x1E9A}, {0x1F50, 0x1FFC}, {0xFB00, 0xFB17}});
+    const bool many = to == Case::kLower ? within(c.code, {{0x130, 0x130}, {0x3A3, 0x3A3}})
+                                         : within(c.code, {{0xDF, 0xDF},
+                                                           {0x149, 0x149},
+                                                           {0x1F0, 0x1F0},
+                                                           {0x390, 0x390},
+                                                           {0x3B0, 0x3B0},
+                                                           {0x587, 0x587},
+                                                           {0x1E96, 0x1E9A},
+                                                           {0x1F50, 0x1FFC},
+                                                           {0xFB00, 0xFB17}});
     const bool title = to == Case::kTitle && within(c.code, {{0x1C4, 0x1CC}, {0x1F1, 0x1F3}, {0x10D0, 0x10FF}});
     if (c.code < 0x80) {
       const char ascii = as_is[0];
@@ -39,8 +45,8 @@ std::string cased(std::string_view text, Case to) {
     } else if (many || title || !locale) {
       throw std::runtime_error(fmt::format("upper and lower case of '{}' are not known here", as_is));
     } else {
-      out += text::to_utf8(char32_t(to == Case::kLower ? towlower_l(wint_t(c.code), locale)
-                                                       : towupper_l(wint_t(c.code), locale)));
+      out += text::to_utf8(
+          char32_t(to == Case::kLower ? towlower_l(wint_t(c.code), locale) : towupper_l(wint_t(c.code), locale)));
     }
   }
   return out;
@@ -110,36 +116,64 @@ const std::unordered_map<std::string_view, Method> &methods() {
       {"strip", {{""}, 0, strip<true, true>}},
       {"lstrip", {{""}, 0, strip<true, false>}},
       {"rstrip", {{""}, 0, strip<false, true>}},
-      {"upper", {{}, 0, [](Evaluator &e, const std::string &t, const Given &) { return e.budget.text(with_case(t, Case::kUpper, Case::kUpper)); }}},
-      {"lower", {{}, 0, [](Evaluator &e, const std::string &t, const Given &) { return e.budget.text(with_case(t, Case::kLower, Case::kLower)); }}},
+      {"upper",
+       {{},
+        0,
+        [](Evaluator &e, const std::string &t, const Given &) {
+          return e.budget.text(with_case(t, Case::kUpper, Case::kUpper));
+        }}},
+      {"lower",
+       {{},
+        0,
+        [](Evaluator &e, const std::string &t, const Given &) {
+          return e.budget.text(with_case(t, Case::kLower, Case::kLower));
+        }}},
       {"title", {{}, 0, [](Evaluator &e, const std::string &t, const Given &) { return e.budget.text(titled(t)); }}},
       {"capitalize",
-       {{}, 0, [](Evaluator &e, const std::string &t, const Given &) { return e.budget.text(with_case(t, Case::kTitle, Case::kLower)); }}},
+       {{},
+        0,
+        [](Evaluator &e, const std::string &t, const Given &) {
+          return e.budget.text(with_case(t, Case::kTitle, Case::kLower));
+        }}},
       {"split",
-       {{"sep", "maxsplit"}, 0, [](Evaluator &e, const std::string &t, const Given &g) { return split(t, g, e.budget); }}},
+       {{"sep", "maxsplit"},
+        0,
+        [](Evaluator &e, const std::string &t, const Given &g) { return split(t, g, e.budget); }}},
       {"startswith",
-       {{""}, 1, [](Evaluator &e, const std::string &t, const Given &g) { return Value(begins(t, *g[0], false, e.budget)); }}},
+       {{""},
+        1,
+        [](Evaluator &e, const std::string &t, const Given &g) { return Value(begins(t, *g[0], false, e.budget)); }}},
       {"endswith",
-       {{""}, 1, [](Evaluator &e, const std::string &t, const Given &g) { return Value(begins(t, *g[0], true, e.budget)); }}},
+       {{""},
+        1,
+        [](Evaluator &e, const std::string &t, const Given &g) { return Value(begins(t, *g[0], true, e.budget)); }}},
       {"replace",
-       {{"", "", ""}, 2, [](Evaluator &e, const std::string &t, const Given &g) {
+       {{"", "", ""},
+        2,
+        [](Evaluator &e, const std::string &t, const Given &g) {
           return e.budget.text(replaced(t, text_of(*g[0], "replace"), text_of(*g[1], "replace"),
                                         g[2] ? integer_of(*g[2], "replace") : -1, e.budget));
         }}},
       {"join",
-       {{""}, 1, [](Evaluator &e, const std::string &t, const Given &g) {
+       {{""},
+        1,
+        [](Evaluator &e, const std::string &t, const Given &g) {
           const auto items = items_of(*g[0], e.budget);
           for (auto &item : items) text_of(item, "join");
           return e.budget.text(joined(items, t, e.budget));
         }}},
       {"find",
-       {{""}, 1, [](Evaluator &e, const std::string &t, const Given &g) {
+       {{""},
+        1,
+        [](Evaluator &e, const std::string &t, const Given &g) {
           e.budget.spend(t.size());
           const size_t at = found_at(t, text_of(*g[0], "find"));
           return Value(at == t.npos ? int64_t(-1) : int64_t(length(std::string_view(t).substr(0, at))));
         }}},
       {"count",
-       {{""}, 1, [](Evaluator &e, const std::string &t, const Given &g) {
+       {{""},
+        1,
+        [](Evaluator &e, const std::string &t, const Given &g) {
           const std::string &what = text_of(*g[0], "count");
           e.budget.spend(t.size());
           int64_t count = 0;
@@ -157,24 +191,24 @@ constexpr std::string_view kTextNames =
     "isdecimal isdigit isidentifier islower isnumeric isprintable isspace istitle isupper join ljust lower lstrip "
     "maketrans partition removeprefix removesuffix replace rfind rindex rjust rpartition rsplit rstrip split "
     "splitlines startswith strip swapcase title translate upper zfill ";
-constexpr std::string_view kDictNames =
-    " clear copy fromkeys get items keys pop popitem setdefault update values ";
+constexpr std::string_view kDictNames = " clear copy fromkeys get items keys pop popitem setdefault update values ";
 constexpr std::string_view kListNames =
     " append clear copy count extend index insert pop remove reverse sort start stop step ";
 constexpr std::string_view kNumberNames =
-    " as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag is_integer numerator real "
+    " as_integer_ratio bit_count bit_length conjugate denominator from_bytes fromhex hex imag is_integer numerator "
+    "real "
     "to_bytes ";
 constexpr std::string_view kMacroNames = " name arguments catch_kwargs catch_varargs caller explicit_caller ";
 
 }  // namespace
 
 bool has_attribute(const Value &of, std::string_view name) {
-  const std::string_view names = of.text()          ? kTextNames
-                                 : of.dict()        ? kDictNames
-                                 : of.sequence()    ? kListNames
-                                 : of.number()      ? kNumberNames
+  const std::string_view names = of.text()             ? kTextNames
+                                 : of.dict()           ? kDictNames
+                                 : of.sequence()       ? kListNames
+                                 : of.number()         ? kNumberNames
                                  : of.is.index() == 10 ? kMacroNames
-                                                    : "";
+                                                       : "";
   return names.find(fmt::format(" {} ", name)) != names.npos;
 }
 
@@ -250,7 +284,8 @@ std::vector<std::optional<Value>> bound(std::string_view function, Arguments giv
   for (auto &[name, value] : given.named) {
     const auto found = std::ranges::find(names, name);
     if (found == names.end() || all[size_t(found - names.begin())])
-      throw std::runtime_error(fmt::format("{}: the argument '{}' is not known here, or is given twice", function, name));
+      throw std::runtime_error(
+          fmt::format("{}: the argument '{}' is not known here, or is given twice", function, name));
     all[size_t(found - names.begin())] = std::move(value);
   }
   for (size_t i = 0; i < least; ++i)

@@ -15,9 +15,7 @@ namespace {
 
 constexpr size_t kItem = 32;  // bytes that an item of a list counts for
 
-template <class... F> struct Cases : F... {
-  using F::operator()...;
-};
+template <class... F> struct Cases : F... { using F::operator()...; };
 template <class... F> Cases(F...) -> Cases<F...>;
 
 int checked_depth(int depth) {
@@ -145,15 +143,14 @@ Value Budget::dict(std::vector<std::pair<Value, Value>> items) {
 }
 
 bool truth(const Value &value) {
-  return std::visit(Cases{[](const Undefined &) { return false; }, [](None) { return false; },
-                          [](const Text &text) { return !text->empty(); },
-                          [](const std::shared_ptr<const Sequence> &s) {
-                            return s->kind == Sequence::kIterator || !s->items.empty();
-                          },
-                          [](const std::shared_ptr<const Dict> &dict) { return !dict->items.empty(); },
-                          [](const std::shared_ptr<const Loop> &) { return true; },
-                          [](auto simple) { return bool(simple); }},
-                    value.is);
+  return std::visit(
+      Cases{
+          [](const Undefined &) { return false; }, [](None) { return false; },
+          [](const Text &text) { return !text->empty(); },
+          [](const std::shared_ptr<const Sequence> &s) { return s->kind == Sequence::kIterator || !s->items.empty(); },
+          [](const std::shared_ptr<const Dict> &dict) { return !dict->items.empty(); },
+          [](const std::shared_ptr<const Loop> &) { return true; }, [](auto simple) { return bool(simple); }},
+      value.is);
 }
 
 bool hashable(const Value &value) { return !value.dict() && (!value.sequence() || value.sequence()->hashable); }
@@ -210,8 +207,7 @@ std::partial_ordering order(const Value &a, const Value &b, Budget &budget) {
     budget.spend(std::min(a.text()->size(), b.text()->size()) / 8);
     return a.text()->compare(*b.text()) <=> 0;  // UTF-8 has the order of its characters
   }
-  if (!in_order(a, b))
-    throw std::runtime_error(fmt::format("{} and {} have no order", kind_of(a), kind_of(b)));
+  if (!in_order(a, b)) throw std::runtime_error(fmt::format("{} and {} have no order", kind_of(a), kind_of(b)));
   const auto &x = a.sequence()->items, &y = b.sequence()->items;
   for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
     if (!same(x[i], y[i], budget)) return order(x[i], y[i], budget);

@@ -38,7 +38,8 @@ struct Value {
   Any is;
 
   Value() : is(None()) {}
-  template <class T> requires std::is_constructible_v<Any, T> Value(T value) : is(std::move(value)) {}
+  template <class T>
+  requires std::is_constructible_v<Any, T> Value(T value) : is(std::move(value)) {}
   Value(const char *) = delete;
   const Undefined *undefined() const { return std::get_if<Undefined>(&is); }
   const std::string *text() const;  // these three: null for other kinds
@@ -82,7 +83,7 @@ constexpr size_t kMostItems = 1 << 20;  // of one list
 constexpr int kDeepestValue = 100;
 
 bool truth(const Value &value);
-bool hashable(const Value &value);  // may be a key
+bool hashable(const Value &value);        // may be a key
 std::string kind_of(const Value &value);  // for messages, in Python's words
 bool same(const Value &a, const Value &b, Budget &budget);
 // <0, 0, >0; unordered for NaN; throws where the two have no order.
