@@ -60,7 +60,8 @@ class Run {
 
   void run(const Statement &s) {
     evaluator_.line = s.line;
-    evaluator_.budget.spend(16);
+    evaluator_.budget.spend(16 + s.text.size());
+    for (const std::string &name : s.targets) evaluator_.budget.spend(name.size());
     switch (s.kind) {
       case Statement::kData: return write(s.text);
       case Statement::kPrint: return print(evaluator_.value(*s.expressions[0]), false, out_, evaluator_.budget);

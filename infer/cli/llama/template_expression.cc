@@ -135,6 +135,7 @@ Value Evaluator::value(const Expression &e) {
 }
 
 Value Evaluator::name(const std::string &name) {
+  budget.spend(name.size());
   for (const Scope *s = scope; s; s = s->outer)
     if (const auto found = s->names.find(name); found != s->names.end()) return found->second;
   static const auto known = {"range", "namespace", "dict", "lipsum", "cycler", "joiner"};
@@ -144,6 +145,7 @@ Value Evaluator::name(const std::string &name) {
 }
 
 Value Evaluator::attribute(const Value &of, const std::string &name) {
+  budget.spend(name.size());
   if (of.undefined()) fail_undefined(*of.undefined());
   if (auto *loop = std::get_if<std::shared_ptr<const Loop>>(&of.is)) return of_loop(**loop, name);
   if (auto *space = std::get_if<Namespace *>(&of.is)) {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -85,48 +86,49 @@ Value select(Evaluator &e, const Value &of, const Arguments &given, bool wanted,
   return e.budget.sequence(Sequence::kIterator, std::move(items));
 }
 
-// A number as Python's int() or float() reads it; nothing for other texts.
-std::optional<double> real_in(std::string_view text) {
-  std::string plain(stripped(text));
+// What std::from_chars reads of a number as Python has it, with white space, `_` and `+`; empty for other texts.
+std::string plain_number(std::string_view text) {
+  text = stripped(text);
   bool other = false;  // digits of other scripts lie from U+0660, and none from U+2000 to U+A61F
-  for (std::string_view rest = plain; !rest.empty(); rest.remove_prefix(text::first_character(rest).bytes)) {
+  for (std::string_view rest = text; !rest.empty(); rest.remove_prefix(text::first_character(rest).bytes)) {
     const char32_t c = text::first_character(rest).code;
-    if (c >= 0x80 && (c < 0x660 || (c >= 0x2000 && c < 0xA620))) return std::nullopt;
+    if (c >= 0x80 && (c < 0x660 || (c >= 0x2000 && c < 0xA620))) return {};
     other = other || c >= 0x80;
   }
   if (other) throw std::runtime_error("numbers in other digits are not known here");
-  for (size_t i = 1; i + 1 < plain.size(); ++i)
-    if (plain[i] == '_' && isdigit(plain[i - 1]) && isdigit(plain[i + 1])) plain.erase(i, 1);
-  const bool sign = plain.starts_with('+') && !plain.starts_with("+-");
-  const char *first = plain.data() + sign, *last = plain.data() + plain.size();
-  double value = 0;
-  const auto [end, error] = std::from_chars(first, last, value);
-  if (end != last || first == last || plain.find('(') != plain.npos) return std::nullopt;
+  if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i)
+    if (text[i] != '_' || !i || i + 1 == text.size() || !isdigit(text[i - 1]) || !isdigit(text[i + 1]))
+      plain += text[i];
+  return plain;
+}
+
+// All of a text as a number; nothing for other texts.
+template <class T> std::optional<T> number_in(const std::string &plain) {
+  T value{};
+  const char *last = plain.data() + plain.size();
+  const auto [end, error] = std::from_chars(plain.data(), last, value);
+  if (plain.empty() || end != last || plain.find('(') != plain.npos) return std::nullopt;
   if (error == std::errc::result_out_of_range) throw std::runtime_error(fmt::format("{} is out of range", plain));
-  return error == std::errc() ? std::optional(value) : std::nullopt;
+  return value;
 }
 
 Value to_integer(const Value &of, const std::optional<Value> &otherwise) {
   if (of.undefined()) fail_undefined(*of.undefined());
   if (of.integer()) return *of.integer();
-  std::optional<double> found = of.number() ? std::optional(of.real()) : std::nullopt;
-  if (of.text()) {
-    found = real_in(*of.text());
-    const std::string plain(stripped(*of.text()));
-    int64_t value = 0;
-    const char *first = plain.data() + plain.starts_with('+'), *last = plain.data() + plain.size();
-    if (found && std::from_chars(first, last, value).ptr == last) return value;
-  }
-  if (of.number() && !std::isfinite(*found)) throw std::runtime_error("int: no finite number");
-  if (!found || !std::isfinite(*found)) return otherwise.value_or(int64_t(0));
-  if (std::abs(*found) >= 0x1p63) throw std::runtime_error("int: does not fit 64 bits");
-  return int64_t(*found);
+  const std::string plain = of.text() ? plain_number(*of.text()) : std::string();
+  if (const auto whole = number_in<int64_t>(plain)) return *whole;
+  const auto real = of.number() ? std::optional(of.real()) : number_in<double>(plain);
+  if (!real || (of.text() && !std::isfinite(*real))) return otherwise.value_or(int64_t(0));
+  if (!(std::abs(*real) < 0x1p63)) throw std::runtime_error(fmt::format("int: {} does not fit 64 bits", *real));
+  return int64_t(*real);
 }
 
 Value to_real(const Value &of, const std::optional<Value> &otherwise) {
   if (of.undefined()) fail_undefined(*of.undefined());
   if (of.number()) return of.real();
-  const auto found = of.text() ? real_in(*of.text()) : std::nullopt;
+  const auto found = of.text() ? number_in<double>(plain_number(*of.text())) : std::nullopt;
   return found ? Value(*found) : otherwise.value_or(0.0);
 }
 

@@ -110,7 +110,7 @@ const Value *Dict::find(const Value &key, Budget &budget) const {
 }
 
 const Value *Dict::find(std::string_view key, Budget &budget) const {
-  budget.spend(4 * items.size());
+  budget.spend(4 * items.size() + key.size());
   const auto found = std::ranges::find_if(items, [&](auto &i) { return i.first.text() && *i.first.text() == key; });
   return found == items.end() ? nullptr : &found->second;
 }
