@@ -110,10 +110,9 @@ class ChannelDense(nn.Cell):
 
     def __init__(self, weight):
         super().__init__()
-        scale = np.abs(weight).max(1) / 127
-        codes = np.rint(weight / np.where(scale > 0, scale, 1)[:, None])
-        self.weight = Parameter(codes.astype(np.int8), requires_grad=False)
-        self.scale = Parameter(scale.astype(np.float32), requires_grad=False)
+        codes, scale = ops.DynamicQuantExt()(opgraft.Tensor(weight))
+        self.weight = Parameter(codes, requires_grad=False)
+        self.scale = Parameter(scale, requires_grad=False)
 
     def construct(self, x):
         rows, token = ops.DynamicQuantExt()(x.reshape(-1, x.shape[-1]))
@@ -172,7 +171,8 @@ class LlamaForCausalLM(nn.Cell):
         if not config.tie_word_embeddings:
             self.lm_head = nn.Dense(config.hidden_size, config.vocab_size, weight_init="zeros", has_bias=False,
                                     dtype=dtype)  # fmt: skip
-        inverse = config.rope_theta ** (-np.arange(0, config.head_dim, 2) / config.head_dim)
+        # Python's power and not NumPy's, which is another one on some CPUs: opgraft_generate has the same tables.
+        inverse = [config.rope_theta ** (-i / config.head_dim) for i in range(0, config.head_dim, 2)]
         angles = np.repeat(np.outer(np.arange(config.max_position_embeddings), inverse), 2, axis=1)
         self.cos_table = Parameter(np.cos(angles).astype(dtype), requires_grad=False)
         self.sin_table = Parameter(np.sin(angles).astype(dtype), requires_grad=False)

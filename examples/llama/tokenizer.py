@@ -31,13 +31,14 @@ class LlamaTokenizer:
     """encode, decode, chat; `eos`: ids that end a text."""
 
     def __init__(self, checkpoint):
-        kind, pre = checkpoint.metadata("tokenizer.ggml.model"), checkpoint.metadata("tokenizer.ggml.pre", "default")
+        kind = checkpoint.metadata("tokenizer.ggml.model", str)
+        pre = checkpoint.metadata("tokenizer.ggml.pre", str, "default")
         if kind != "gpt2" or pre not in _KINDS:
             known = ", ".join(sorted(_KINDS))
             raise GGUFError(f"{checkpoint.file}: tokenizer must be gpt2 with {known}, got {kind} with {pre}")
-        self.tokens = checkpoint.metadata("tokenizer.ggml.tokens")
-        merges = [tuple(m.split(" ", 1)) for m in checkpoint.metadata("tokenizer.ggml.merges")]
-        types = checkpoint.metadata("tokenizer.ggml.token_type")
+        self.tokens = checkpoint.array("tokenizer.ggml.tokens", str)
+        merges = [tuple(m.split(" ", 1)) for m in checkpoint.array("tokenizer.ggml.merges", str)]
+        types = checkpoint.array("tokenizer.ggml.token_type", int)
         try:
             self._tokenizer = Tokenizer(models.BPE({t: i for i, t in enumerate(self.tokens)}, merges))
         except Exception as e:  # tokenizers raises just this
@@ -50,9 +51,15 @@ class LlamaTokenizer:
         self._tokenizer.add_special_tokens(
             [AddedToken(t, special=True, normalized=False) for t, kind in zip(self.tokens, types) if kind == _CONTROL]
         )
-        self.eos = {checkpoint.metadata("tokenizer.ggml.eos_token_id")}
-        self._template = checkpoint.metadata("tokenizer.chat_template", "")
+        self.eos = {checkpoint.metadata("tokenizer.ggml.eos_token_id", int)}
+        # Names that templates of transformers know.
+        self._special = {f"{name}_token": self._token(checkpoint.metadata(f"tokenizer.ggml.{name}_token_id", int, -1))
+                         for name in ("bos", "eos")}  # fmt: skip
+        self._template = checkpoint.metadata("tokenizer.chat_template", str, "")
         self._file = checkpoint.file
+
+    def _token(self, i):
+        return self.tokens[i] if 0 <= i < len(self.tokens) else ""
 
     def encode(self, text):
         return self._tokenizer.encode(text, add_special_tokens=False).ids
@@ -69,8 +76,8 @@ class LlamaTokenizer:
             raise GGUFError(f"{self._file}: has no chat template")
         try:
             template = environment().from_string(self._template)
-            return template.render(messages=messages, add_generation_prompt=True)
-        except TemplateError as e:
+            return template.render(messages=messages, add_generation_prompt=True, **self._special)
+        except Exception as e:  # of Jinja, and whatever the template's own expressions raise
             raise GGUFError(f"{self._file}: chat template: {e}") from None
 
     def chat(self, messages):

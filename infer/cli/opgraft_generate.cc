@@ -1,4 +1,5 @@
-// opgraft_generate: text of a model that `opgraft export` wrote, without Python; `opgraft generate` is its twin.
+// opgraft_generate: text of a model that `opgraft export` wrote, or of a GGUF file, without Python; `opgraft generate`
+// is its twin.
 #include <fmt/format.h>
 #include <getopt.h>
 #include <sys/resource.h>
@@ -14,6 +15,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
+#include "infer/cli/llama/llama.h"
 #include "infer/cli/text/text_model.h"
 #include "infer/mindir.h"
 
@@ -22,11 +24,11 @@ namespace {
 using namespace opgraft;
 namespace fs = std::filesystem;
 
-constexpr const char *kHelp = R"(usage: opgraft_generate --model MODEL.mindir --prompt TEXT [options]
+constexpr const char *kHelp = R"(usage: opgraft_generate --model FILE --prompt TEXT [options]
 
 Writes on from a prompt; Ctrl-C ends the text.
 
-  --model FILE        a model of `opgraft export`
+  --model FILE        a model of `opgraft export`, FILE.mindir, or a GGUF file of the architecture llama
   --prompt TEXT       what a person says
   --system TEXT       what the model is told before the prompt, in its chat form
   --max-tokens N      default: 256
@@ -36,6 +38,10 @@ Writes on from a prompt; Ctrl-C ends the text.
   --seed N            default: 0
   --no-chat           the prompt as it is, outside the model's chat form
   --state-bytes N     what keys and values may take; default: no bound
+  --weights W         of a GGUF file: float32 or bfloat16, to which it is expanded; stored, as it has them (default);
+                      or int8
+  --rows N            of a GGUF file: tokens that the caches hold; default: the context
+  --plain-operators   of a GGUF file: fuse nothing
   --threads N         default: all cores
   --json              print text and figures when all is done
   --help
@@ -53,8 +59,9 @@ struct Options {
   std::string model;
   std::optional<std::string> prompt, system;
   text::Drawing drawing;
-  int64_t state_bytes = 0, threads = 0;
-  bool chat = true, json = false, help = false;
+  int64_t state_bytes = 0, threads = 0, rows = 0;
+  llama::Weights weights = llama::Weights::kStored;
+  bool chat = true, plain = false, json = false, help = false;
 };
 
 template <class T> T number(const std::string &flag, std::string_view given, T least, T most, const char *wanted) {
@@ -63,6 +70,12 @@ template <class T> T number(const std::string &flag, std::string_view given, T l
   if (ec != std::errc() || end != given.data() + given.size() || n < least || n > most)
     throw Usage(fmt::format("{} takes {}, got '{}'", flag, wanted, given));
   return n;
+}
+
+llama::Weights weights(const std::string &given) {
+  const auto known = llama::weights_of(given);
+  if (!known) throw Usage(fmt::format("--weights takes float32, bfloat16, stored or int8, got '{}'", given));
+  return *known;
 }
 
 Options parse(int argc, char **argv) {
@@ -76,6 +89,9 @@ Options parse(int argc, char **argv) {
                                     {"seed", required_argument, nullptr, 0},
                                     {"state-bytes", required_argument, nullptr, 0},
                                     {"threads", required_argument, nullptr, 0},
+                                    {"weights", required_argument, nullptr, 0},
+                                    {"rows", required_argument, nullptr, 0},
+                                    {"plain-operators", no_argument, nullptr, 0},
                                     {"no-chat", no_argument, nullptr, 0},
                                     {"json", no_argument, nullptr, 0},
                                     {"help", no_argument, nullptr, 0},
@@ -99,12 +115,15 @@ Options parse(int argc, char **argv) {
     if (name == "help") o.help = true;
     else if (name == "json") o.json = true;
     else if (name == "no-chat") o.chat = false;
+    else if (name == "plain-operators") o.plain = true;
     else if (name == "model") o.model = value;
     else if (name == "prompt") o.prompt = value;
     else if (name == "system") o.system = value;
     else if (name == "max-tokens") o.drawing.max_tokens = integer(1, most, "a positive number");
     else if (name == "top-k") o.drawing.top_k = integer(-most, most, "a whole number");
     else if (name == "seed") o.drawing.seed = integer(-most, most, "a whole number");
+    else if (name == "rows") o.rows = integer(1, most, "a positive number");
+    else if (name == "weights") o.weights = weights(value);
     else if (name == "state-bytes") o.state_bytes = integer(1, most, "a positive number");
     else if (name == "threads")
       o.threads = integer(1, kMostThreads, fmt::format("a number from 1 to {}", kMostThreads).c_str());
@@ -141,11 +160,12 @@ void end_program(int) {
 
 void end_text(int) { g_interrupted = 1; }
 
-std::shared_ptr<Graph> read_model(const std::string &file) {
-  if (fs::path(file).extension() != ".mindir")
-    throw std::runtime_error(file + ": must be a model of `opgraft export`, FILE.mindir");
-  if (!fs::exists(file)) throw std::runtime_error(file + ": no such file");
-  return read_mindir(file, Registry::global());
+std::shared_ptr<Graph> read_model(const Options &o) {
+  const bool mindir = fs::path(o.model).extension() == ".mindir";
+  if (mindir ? !fs::exists(o.model) : !fs::is_regular_file(o.model))
+    throw std::runtime_error(o.model + ": no such file");
+  if (mindir) return read_mindir(o.model, Registry::global());
+  return llama::load(o.model, o.weights, o.rows, o.plain);
 }
 
 std::string rate(const std::optional<double> &value) {
@@ -154,7 +174,7 @@ std::string rate(const std::optional<double> &value) {
 
 int run(const Options &o) {
   if (o.threads) setenv("OPGRAFT_NUM_THREADS", std::to_string(o.threads).c_str(), 1);
-  text::TextModel model(read_model(o.model));
+  text::TextModel model(read_model(o));
   if (o.state_bytes) model.model().limit_state(size_t(o.state_bytes));
   const auto ids = model.encode(*o.prompt, o.chat, o.system);
   std::string whole;
@@ -212,6 +232,9 @@ int main(int argc, char **argv) {
   } catch (const Usage &e) {
     fmt::print(stderr, "opgraft_generate: {}\nTry --help.\n", e.what());
     return 2;
+  } catch (const std::bad_alloc &) {
+    fmt::print(stderr, "opgraft_generate: too little memory\n");
+    return 1;
   } catch (const std::exception &e) {
     fmt::print(stderr, "opgraft_generate: {}\n", e.what());
     return 1;

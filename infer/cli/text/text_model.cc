@@ -79,6 +79,13 @@ Text Text::of(const std::map<std::string, std::string> &user_info) {
   }
 }
 
+std::map<std::string, std::string> Text::user_info() const {
+  json fields{{"tokenizer", tokenizer}, {"eos", ends}, {"chat", nullptr}, {"context", context}, {"system", nullptr}};
+  if (chat) fields["chat"] = *chat;
+  if (system) fields["system"] = *system;
+  return {{kKey, fields.dump()}};
+}
+
 std::optional<double> Statistics::prompt_rate() const {
   if (first_token == 0) return std::nullopt;
   return double(prompt_tokens) / first_token;

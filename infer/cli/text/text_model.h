@@ -23,6 +23,7 @@ struct Text {
   std::optional<std::array<std::string, 3>> system;  // the same around a system message and what a person says
   // Throws std::runtime_error.
   static Text of(const std::map<std::string, std::string> &user_info);
+  std::map<std::string, std::string> user_info() const;
 };
 
 struct Drawing {
