@@ -16,8 +16,8 @@ Config read_config(const Gguf &file) {
   if (architecture != "llama") file.refuse("architecture must be llama, got " + architecture);
   Config c;
   const Integer vocabulary = file.integer("llama.vocab_size");
-  const auto tokens = file.need("tokenizer.ggml.tokens", file.count("tokenizer.ggml.tokens"));
-  c.vocab_size = vocabulary.value_or(tokens);
+  const auto tokens = file.need("tokenizer.ggml.tokens", file.texts("tokenizer.ggml.tokens"));
+  c.vocab_size = vocabulary.value_or(int64_t(tokens.size()));
   const int64_t heads = c.num_attention_heads = integer("llama.attention.head_count");
   c.hidden_size = integer("llama.embedding_length");
   c.intermediate_size = integer("llama.feed_forward_length");

@@ -272,19 +272,9 @@ std::optional<std::string> Gguf::text(const std::string &key) const {
   return std::string(v->bytes.substr(8));
 }
 
-const Gguf::Value *Gguf::find_texts(const std::string &key) const {
-  return find(
-      key, [](const Value &x) { return x.type == kArray && (x.item == kText || !x.count); }, "an array, each a text");
-}
-
-std::optional<int64_t> Gguf::count(const std::string &key) const {
-  const Value *v = find_texts(key);
-  if (!v) return std::nullopt;
-  return int64_t(v->count);
-}
-
 std::optional<std::vector<std::string>> Gguf::texts(const std::string &key) const {
-  const Value *v = find_texts(key);
+  const auto fits = [](const Value &x) { return x.type == kArray && (x.item == kText || !x.count); };
+  const Value *v = find(key, fits, "an array, each a text");
   if (!v) return std::nullopt;
   std::vector<std::string> out;
   Cursor in(v->bytes);

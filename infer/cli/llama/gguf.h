@@ -44,7 +44,6 @@ class Gguf {
   std::optional<int64_t> integer(const std::string &key) const;
   std::optional<double> real(const std::string &key) const;  // an integer, too
   std::optional<std::string> text(const std::string &key) const;
-  std::optional<int64_t> count(const std::string &key) const;  // of texts
   std::optional<std::vector<std::string>> texts(const std::string &key) const;
   std::optional<std::vector<int64_t>> integers(const std::string &key) const;
 
@@ -69,7 +68,6 @@ class Gguf {
   void read_value(class Cursor &in, const std::string &key);
   void read_tensor(Cursor &in);
   void place_tensors(std::string_view data, uint64_t alignment);
-  const Value *find_texts(const std::string &key) const;
   const Value *find(const std::string &key, bool (*fits)(const Value &), const char *wanted) const;
 
   std::string name_;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -15,6 +16,7 @@ namespace opgraft::llama {
 namespace {
 
 using Values = std::vector<ValueId>;
+constexpr std::string_view kLayers = "layers.";  // a list of Cells, which names no nodes
 
 // Zeros that take no memory until somebody writes them, who needs a copy.
 Tensor zeros(int32_t dtype, Shape dims) {
@@ -49,13 +51,30 @@ class Builder {
     int64_t rows = 0;
   };
 
+  // Within, Parameters and nodes are named after the Cell `name`.
+  class Scope {
+   public:
+    Scope(Builder &builder, const std::string &name) : path_(builder.path_), before_(path_.size()) {
+      path_ += name + ".";
+    }
+    ~Scope() { path_.resize(before_); }
+
+   private:
+    std::string &path_;
+    size_t before_;
+  };
+
+  // A node by the name that a trace gives it: 0/self_attn/Mul_1.
   Values nodes(const std::string &op, const Values &inputs, Attrs attrs = {}) {
-    return graph_->node(graph_->add_node(Registry::global(), op, inputs, std::move(attrs))).outputs;
+    std::string name = (path_.starts_with(kLayers) ? path_.substr(kLayers.size()) : path_) + op;
+    std::ranges::replace(name, '.', '/');
+    if (const int n = named_[name]++) name += fmt::format("_{}", n);
+    return graph_->node(graph_->add_node(Registry::global(), op, inputs, std::move(attrs), name)).outputs;
   }
   ValueId node(const std::string &op, const Values &inputs, Attrs attrs = {}) {
     return nodes(op, inputs, std::move(attrs))[0];
   }
-  ValueId parameter(const std::string &name, Tensor t) { return graph_->add_constant(std::move(t), name, true); }
+  ValueId parameter(const char *name, Tensor t) { return graph_->add_constant(std::move(t), path_ + name, true); }
   ValueId scalar(int64_t n) {
     Tensor t(OPGRAFT_INT64, {});
     *t.data<int64_t>() = n;
@@ -69,9 +88,9 @@ class Builder {
   // Size i of x as a value: a number where it is one.
   ValueId size(ValueId x, int64_t i) {
     if (const int64_t d = dim(x, i); d >= 0) return scalar(d);
-    auto [shape, first] = shapes_.try_emplace(x, kNone);
-    if (first) shape->second = node("Shape", {x});
-    return node("TupleGetItem", {shape->second}, {{"index", i}});
+    if (!shapes_.contains(x)) shapes_[x] = node("Shape", {x});
+    if (!sizes_.contains({x, i})) sizes_[{x, i}] = node("TupleGetItem", {shapes_[x]}, {{"index", i}});
+    return sizes_[{x, i}];
   }
   ValueId reshape(ValueId x, const Values &sizes) { return node("Reshape", {x, node("MakeTuple", sizes)}); }
   ValueId slice(ValueId x, Tensor begin, Tensor end, Tensor strides, int64_t begin_mask, int64_t end_mask) {
@@ -80,13 +99,14 @@ class Builder {
     return node("StridedSlice", inputs, {{"begin_mask", begin_mask}, {"end_mask", end_mask}});
   }
 
-  Matrix matrix(const std::string &parameter, const char *key, const std::string &tensor, int64_t n, int64_t k);
+  Matrix matrix(const char *key, const std::string &tensor, int64_t n, int64_t k);
   ValueId times(ValueId x, const Matrix &m);
   ValueId rows_of(const Matrix &m, ValueId indices);
-  ValueId dense(const std::string &prefix, const std::string &part, const std::string &tensor, ValueId x, int64_t n);
-  ValueId norm(const std::string &prefix, const std::string &tensor, ValueId x);
+  ValueId dense(const std::string &name, const std::string &tensor, ValueId x, int64_t n);
+  ValueId norm(const std::string &name, const std::string &tensor, ValueId x);
   ValueId rotated(ValueId x);
-  ValueId attention(const std::string &prefix, const std::string &block, ValueId x);
+  ValueId attention(const std::string &block, ValueId x);
+  ValueId mlp(const std::string &block, ValueId x);
   ValueId layer(int64_t i, ValueId x);
   void tables();
 
@@ -96,29 +116,27 @@ class Builder {
   const int64_t rows_;
   const int32_t dtype_;  // of what stands between the weights, and of those that are no matrices
   std::shared_ptr<Graph> graph_;
+  std::string path_;                  // of the Cell at work
+  std::map<std::string, int> named_;  // nodes, by name
   std::map<ValueId, ValueId> shapes_;
+  std::map<std::pair<ValueId, int64_t>, ValueId> sizes_;
   Tensor cache_;
   ValueId input_ids_ = kNone, position_ids_ = kNone, cos_ = kNone, sin_ = kNone;
 };
 
-Builder::Matrix Builder::matrix(const std::string &name, const char *key, const std::string &tensor, int64_t n,
-                                int64_t k) {
-  const std::string file_name = tensor + ".weight";
+Builder::Matrix Builder::matrix(const char *key, const std::string &tensor, int64_t n, int64_t k) {
   Matrix m;
   m.rows = n;
   if (weights_ == Weights::kInt8) {
-    Channels c = file_.channels(file_name, {n, k});
-    m.weight = parameter(name + ".weight", std::move(c.codes));
-    m.scale = parameter(name + ".scale", std::move(c.scale));
-    return m;
+    Channels c = file_.channels(tensor, {n, k});
+    m.weight = parameter("weight", std::move(c.codes));
+    m.scale = parameter("scale", std::move(c.scale));
+  } else if (auto blocks = weights_ == Weights::kStored ? file_.stored(tensor, {n, k}) : std::nullopt) {
+    m.weight = parameter("weight", std::move(blocks->rows));
+    m.format = std::move(blocks->format);
+  } else {
+    m.weight = parameter(key, file_.weight(tensor, {n, k}, dtype_));
   }
-  if (weights_ == Weights::kStored)
-    if (auto blocks = file_.stored(file_name, {n, k})) {
-      m.weight = parameter(name + ".weight", std::move(blocks->rows));
-      m.format = std::move(blocks->format);
-      return m;
-    }
-  m.weight = parameter(name + "." + key, file_.weight(file_name, {n, k}, dtype_));
   return m;
 }
 
@@ -157,21 +175,21 @@ ValueId Builder::rows_of(const Matrix &m, ValueId indices) {
   return node("Mul", {wide, node("ExpandDims", {scales}, {{"axis", int64_t(-1)}})});
 }
 
-ValueId Builder::dense(const std::string &prefix, const std::string &part, const std::string &tensor, ValueId x,
-                       int64_t n) {
-  return times(x, matrix(prefix + part, "weight", tensor, n, dim(x, 2)));
+ValueId Builder::dense(const std::string &name, const std::string &tensor, ValueId x, int64_t n) {
+  const Scope scope(*this, name);
+  return times(x, matrix("weight", tensor + ".weight", n, dim(x, 2)));
 }
 
 // x / sqrt(mean of x^2 + eps) * weight over the last dimension, the mean in float32.
-ValueId Builder::norm(const std::string &prefix, const std::string &tensor, ValueId x) {
+ValueId Builder::norm(const std::string &name, const std::string &tensor, ValueId x) {
+  const Scope scope(*this, name);
   const ValueId wide = cast(x, OPGRAFT_FLOAT32);
   const ValueId mean =
       node("ReduceMean", {node("Square", {wide})}, {{"axis", std::vector<int64_t>{-1}}, {"keep_dims", true}});
   const ValueId eps = graph_->add_constant(Tensor::scalar(float(config_.rms_norm_eps)));
   const ValueId scaled = node("Mul", {wide, node("Rsqrt", {node("Add", {mean, eps})})});
   const ValueId narrow = cast(scaled, dtype_);
-  return node("Mul",
-              {narrow, parameter(prefix + ".weight", file_.weight(tensor + ".weight", {config_.hidden_size}, dtype_))});
+  return node("Mul", {narrow, parameter("weight", file_.weight(tensor + ".weight", {config_.hidden_size}, dtype_))});
 }
 
 // Pairs (x[2i], x[2i + 1]) turned by the angles of cos and sin. GGUF's query and key rows stand in this order.
@@ -186,36 +204,37 @@ ValueId Builder::rotated(ValueId x) {
   return node("Add", {along, node("Mul", {turned, sin_})});
 }
 
-ValueId Builder::attention(const std::string &prefix, const std::string &block, ValueId x) {
+ValueId Builder::attention(const std::string &block, ValueId x) {
+  const Scope scope(*this, "self_attn");
   const int64_t heads = config_.num_attention_heads, kv = config_.num_key_value_heads, width = config_.head_dim;
   const Attrs swap{{"perm", std::vector<int64_t>{0, 2, 1, 3}}};
-  ValueId length = kNone;
   const auto split = [&](ValueId y, int64_t n) {
-    const ValueId batch = size(x, 0);
-    if (length == kNone) length = size(x, 1);
-    return node("Transpose", {reshape(y, {batch, length, scalar(n), scalar(width)})}, swap);
+    return node("Transpose", {reshape(y, {size(x, 0), size(x, 1), scalar(n), scalar(width)})}, swap);
   };
-  const ValueId q = rotated(split(dense(prefix, "q_proj", block + "attn_q", x, heads * width), heads));
-  const ValueId key = rotated(split(dense(prefix, "k_proj", block + "attn_k", x, kv * width), kv));
-  const ValueId value = split(dense(prefix, "v_proj", block + "attn_v", x, kv * width), kv);
-  const ValueId keys = parameter(prefix + "k_cache", cache_), values = parameter(prefix + "v_cache", cache_);
+  const ValueId q = rotated(split(dense("q_proj", block + "attn_q", x, heads * width), heads));
+  const ValueId key = rotated(split(dense("k_proj", block + "attn_k", x, kv * width), kv));
+  const ValueId value = split(dense("v_proj", block + "attn_v", x, kv * width), kv);
+  const ValueId keys = parameter("k_cache", cache_), values = parameter("v_cache", cache_);
   const ValueId lengths = node("KVCacheAppend", {keys, values, key, value, position_ids_});
-  const ValueId mixed =
-      node("CachedAttention", {q, keys, values, lengths}, {{"scale", std::numeric_limits<double>::quiet_NaN()}});
-  const ValueId joined = reshape(node("Transpose", {mixed}, swap), {size(x, 0), length, scalar(heads * width)});
-  return dense(prefix, "o_proj", block + "attn_output", joined, config_.hidden_size);
+  const Attrs scale{{"scale", std::numeric_limits<double>::quiet_NaN()}};  // the usual one
+  const ValueId mixed = node("CachedAttention", {q, keys, values, lengths}, scale);
+  const ValueId joined = reshape(node("Transpose", {mixed}, swap), {size(x, 0), size(x, 1), scalar(heads * width)});
+  return dense("o_proj", block + "attn_output", joined, config_.hidden_size);
+}
+
+ValueId Builder::mlp(const std::string &block, ValueId x) {
+  const Scope scope(*this, "mlp");
+  const ValueId gate = node("SiLU", {dense("gate_proj", block + "ffn_gate", x, config_.intermediate_size)});
+  const ValueId up = dense("up_proj", block + "ffn_up", x, config_.intermediate_size);
+  return dense("down_proj", block + "ffn_down", node("Mul", {gate, up}), config_.hidden_size);
 }
 
 ValueId Builder::layer(int64_t i, ValueId x) {
-  const std::string prefix = fmt::format("layers.{}.", i), block = fmt::format("blk.{}.", i);
-  const ValueId before = norm(prefix + "input_layernorm", block + "attn_norm", x);
-  x = node("Add", {x, attention(prefix + "self_attn.", block, before)});
-  const ValueId after = norm(prefix + "post_attention_layernorm", block + "ffn_norm", x);
-  const ValueId gate =
-      node("SiLU", {dense(prefix, "mlp.gate_proj", block + "ffn_gate", after, config_.intermediate_size)});
-  const ValueId up = dense(prefix, "mlp.up_proj", block + "ffn_up", after, config_.intermediate_size);
-  const ValueId down = dense(prefix, "mlp.down_proj", block + "ffn_down", node("Mul", {gate, up}), config_.hidden_size);
-  return node("Add", {x, down});
+  const Scope scope(*this, fmt::format("{}{}", kLayers, i));
+  const std::string block = fmt::format("blk.{}.", i);
+  const ValueId mixed = attention(block, norm("input_layernorm", block + "attn_norm", x));
+  x = node("Add", {x, mixed});
+  return node("Add", {x, mlp(block, norm("post_attention_layernorm", block + "ffn_norm", x))});
 }
 
 // cos and sin of every position's angles, an entry for each element.
@@ -243,14 +262,18 @@ std::shared_ptr<Graph> Builder::build() {
   input_ids_ = graph_->add_input("input_ids", {OPGRAFT_INT32, {1, length}});
   position_ids_ = graph_->add_input("position_ids", {OPGRAFT_INT32, {length}});
   cache_ = zeros(dtype_, {1, config_.num_key_value_heads, rows_, config_.head_dim});
-  const Matrix table = matrix("embed_tokens", "embedding_table", "token_embd", config_.vocab_size, config_.hidden_size);
-  ValueId x = rows_of(table, input_ids_);
+  Matrix table;
+  ValueId x = kNone;
+  {
+    const Scope scope(*this, "embed_tokens");
+    table = matrix("embedding_table", "token_embd.weight", config_.vocab_size, config_.hidden_size);
+    x = rows_of(table, input_ids_);
+  }
   tables();
   for (int64_t i = 0; i < config_.num_hidden_layers; ++i) x = layer(i, x);
   x = slice(x, Tensor::of({0, -1, 0}), Tensor::of({0, 0, 0}), Tensor::of({1, 1, 1}), 5, 7);
   x = norm("norm", "output_norm", x);
-  graph_->outputs = {config_.tie_word_embeddings ? times(x, table)
-                                                 : dense("", "lm_head", "output", x, config_.vocab_size)};
+  graph_->outputs = {config_.tie_word_embeddings ? times(x, table) : dense("lm_head", "output", x, config_.vocab_size)};
   graph_->output_names = {"output0"};
   passes::fold_constants(*graph_, Registry::global());
   passes::merge_common(*graph_, Registry::global());
