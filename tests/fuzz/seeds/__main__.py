@@ -9,6 +9,7 @@ import sys
 
 from checkpoint import checkpoints
 from elf import elf
+from gguf_file import ggufs
 from manifest import YAML
 from mindir import mindir
 from npy import npys
@@ -17,7 +18,7 @@ from tokenizer import tokenizers
 
 out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[1] / "corpus"
 made = {"mindir": mindir(), "npy": npys(), "manifest": YAML.items(), "elf": elf(), "checkpoint": checkpoints(),
-        "tokenizer": tokenizers(), "template": templates()}  # fmt: skip
+        "tokenizer": tokenizers(), "template": templates(), "gguf": ggufs()}  # fmt: skip
 for fuzzer, seeds in made.items():
     folder = out / fuzzer
     folder.mkdir(parents=True, exist_ok=True)
