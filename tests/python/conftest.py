@@ -7,8 +7,10 @@ import pathlib
 import numpy as np
 import opgraft
 import pytest
+from opgraft import cli
 from opgraft.dtype import to_dtype
 
+pytest.register_assert_rewrite("generate_twins")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -65,3 +67,15 @@ def _eager():
 @pytest.fixture
 def planned(_eager):
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
+
+
+@pytest.fixture
+def python(capsys):
+    """`opgraft generate`: (exit code, stdout, stderr)."""
+
+    def run(*args):
+        capsys.readouterr()
+        code = cli.main(["generate", *map(str, args)])
+        return code, *capsys.readouterr()
+
+    return run

@@ -42,7 +42,10 @@ def tensors():
     return found
 
 
-def write(file, architecture="llama", heads=HEADS, left_out=(), pre="smollm", kind="Q4_1"):
+def write(file, architecture="llama", heads=HEADS, left_out=(), pre="smollm", kind="Q4_1", template=TEMPLATE,
+          output=False):  # fmt: skip
+    """kind: of the matrices, None: float32; the table's is Q8_0 where they are in blocks. output: a matrix of its own
+    gives the logits."""
     w = gguf.GGUFWriter(file, architecture)
     w.add_block_count(LAYERS)
     w.add_context_length(CONTEXT)
@@ -58,15 +61,20 @@ def write(file, architecture="llama", heads=HEADS, left_out=(), pre="smollm", ki
     w.add_token_list(VOCABULARY)
     w.add_token_types([3] * len(SPECIAL) + [1] * (len(VOCABULARY) - len(SPECIAL)))
     w.add_token_merges(MERGES)
+    w.add_bos_token_id(1)
     w.add_eos_token_id(0)
-    w.add_chat_template(TEMPLATE)
-    for name, array in tensors().items():
+    w.add_chat_template(template)
+    found = tensors()
+    if output:
+        found["output.weight"] = found["token_embd.weight"][::-1].copy()
+    for name, array in found.items():
         if name in left_out:
             continue
         if array.ndim == 1 or kind is None:
             w.add_tensor(name, array)
         else:
-            q = gguf.GGMLQuantizationType["Q8_0" if name == "token_embd.weight" else kind]
+            table = name == "token_embd.weight" and kind.startswith("Q")
+            q = gguf.GGMLQuantizationType["Q8_0" if table else kind]
             w.add_tensor(name, quantize(array, q), raw_dtype=q)
     w.write_header_to_file()
     w.write_kv_data_to_file()

@@ -1,7 +1,6 @@
 """opgraft_generate, the C++ program, beside `opgraft generate`: the same text, figures' names, errors and ends."""
 
 import json
-import pathlib
 import re
 import signal
 import subprocess
@@ -14,16 +13,11 @@ from opgraft import _core, cli
 pytest.importorskip("gguf")
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
+from generate_twins import PROGRAM, generate, needs_program, same_error, same_text  # noqa: E402
 from small_llama import IDS, VOCABULARY, graph_of, llama, smollm2, write  # noqa: E402
 from tokenizers.pre_tokenizers import ByteLevel  # noqa: E402
 
-PROGRAM = pathlib.Path(opgraft.__file__).parents[2] / "opgraft_generate"
-pytestmark = pytest.mark.skipif(not PROGRAM.exists(), reason="it needs PCRE2")
-TIMES = ("first_token_ms", "prompt_tokens_per_s", "decode_tokens_per_s", "peak_rss_bytes")
-
-
-def generate(*args):
-    return subprocess.run([PROGRAM, *map(str, args)], capture_output=True, encoding="utf-8", timeout=120)
+pytestmark = needs_program
 
 
 def exported(file, out, info=None, **options):
@@ -39,30 +33,6 @@ def exported(file, out, info=None, **options):
 def small(tmp_path_factory):
     folder = tmp_path_factory.mktemp("generate")
     return exported(write(folder / "small.gguf"), folder / "small.mindir", weights="float32", rows=40)
-
-
-@pytest.fixture
-def python(capsys):
-    """The Python command: (exit code, stdout, stderr)."""
-
-    def run(*args):
-        capsys.readouterr()
-        code = cli.main(["generate", *map(str, args)])
-        return code, *capsys.readouterr()
-
-    return run
-
-
-def same_text(python, *args):
-    code, want, _ = python(*args, "--json")
-    done = generate(*args, "--json")
-    assert (done.returncode, done.stderr, code) == (0, "", 0)
-    got, want = json.loads(done.stdout), json.loads(want)
-    assert list(got) == list(want)
-    assert {k: v for k, v in got.items() if k not in TIMES} == {k: v for k, v in want.items() if k not in TIMES}
-    for name in TIMES:
-        assert type(got[name]) is type(want[name]) and (got[name] is None or got[name] > 0)
-    return got
 
 
 @pytest.mark.parametrize("options", [
@@ -100,8 +70,8 @@ def test_options_are_pythons():
     with pytest.raises(SystemExit):
         cli.main(["generate", "--nothing"])
     known = set(re.findall(r"--[a-z-]+", _usage()))
-    # Python's command builds a model from a checkpoint as well.
-    assert known - options == {"--cells", "--weights", "--rows", "--plain-operators"} and options - known == {"--help"}
+    # Python's command builds whatever model a folder of Cells says.
+    assert known - options == {"--cells"} and options - known == {"--help"}
 
 
 def _usage():
@@ -124,10 +94,7 @@ def _usage():
     (["--prompt", "the", "--state-bytes", 4096], "KVCacheAppend: the state has reached its bound"),
 ])  # fmt: skip
 def test_errors_are_pythons(small, python, args, error):
-    code, _, said = python("--model", small, *args)
-    done = generate("--model", small, *args)
-    assert re.search(error, said) and done.stderr.removeprefix("opgraft_generate: ") == said.removeprefix("opgraft: ")
-    assert done.returncode == code == 1 and done.stdout == ""
+    assert re.search(error, same_error(python, "--model", small, *args))
 
 
 def files(small, folder):
@@ -168,8 +135,6 @@ def test_files_that_are_no_models(small, python, tmp_path):
         assert error in done.stderr and error in said, (name, done.stderr, said)
         seen += 1
     assert seen == 15
-    done = generate("--model", tmp_path / "model.gguf", "--prompt", "the")
-    assert done.returncode == 1 and "must be a model of `opgraft export`, FILE.mindir" in done.stderr
 
 
 def test_a_model_of_something_else(tmp_path):
@@ -188,9 +153,7 @@ def test_a_file_without_chat_forms(small, python, tmp_path):
     file = exported(write(tmp_path / "m.gguf"), tmp_path / "m.mindir", plain)
     got = same_text(python, "--model", file, "--prompt", "the tin", "--max-tokens", 3)
     assert got["prompt_tokens"] < len(IDS)
-    code, _, said = python("--model", file, "--prompt", "the", "--system", "tin")
-    done = generate("--model", file, "--prompt", "the", "--system", "tin")
-    assert done.returncode == code == 1 and done.stderr.split(": ", 1)[1] == said.split(": ", 1)[1]
+    said = same_error(python, "--model", file, "--prompt", "the", "--system", "tin")
     assert "the model's file has none with a system message" in said
 
 
@@ -204,6 +167,8 @@ def test_a_file_without_chat_forms(small, python, tmp_path):
     (["--temperature", "warm"], "--temperature takes a number, got 'warm'"),
     (["--threads", "257"], "--threads takes a number from 1 to 256, got '257'"),
     (["--state-bytes", "-5"], "--state-bytes takes a positive number, got '-5'"),
+    (["--rows", "0"], "--rows takes a positive number, got '0'"),
+    (["--weights", "int4"], "--weights takes float32, bfloat16, stored or int8, got 'int4'"),
     (["--json=3"], "unknown option '--json=3'"),
 ])  # fmt: skip
 def test_wrong_usage(args, error):

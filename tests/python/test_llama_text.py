@@ -115,6 +115,12 @@ def test_a_system_message_stands_where_the_template_puts_it(file):
         model.encode("the tin", system="thin")
 
 
+def test_templates_know_the_special_tokens(tmp_path):
+    template = "{{ bos_token }}{% for m in messages %}{{ m.content }}{{ eos_token }}{% endfor %}"
+    text = text_model(write(tmp_path / "m.gguf", template=template)).text
+    assert text.chat == ("<|start|>", "<|end|>") and text.system == ("<|start|>", "<|end|>", "<|end|>")
+
+
 @pytest.mark.parametrize("prompt,error", [
     ("the Tin", r"the model's vocabulary cannot spell U\+0054"),
     ("\u2603", r"the model's vocabulary cannot spell U\+2603"),
