@@ -236,10 +236,7 @@ def test_too_little_memory_is_said(folder):
 
 
 @pytest.mark.skipif(not smollm2(), reason="./build.sh test --all fetches the model")
-@pytest.mark.parametrize("options", [
-    ["--prompt", "What is the capital of France?", "--rows", "256"],
-    ["--prompt", "Écris 3 mots:", "--system", "Answer with emoji.", "--temperature", "1", "--seed", "4"],
-], ids=["greedy", "system"])  # fmt: skip
-def test_smollm2_writes_the_same(python, options):
-    got = same_text(python, "--model", smollm2(), "--max-tokens", 24, "--threads", 1, *options)
+def test_smollm2_writes_the_same(python):
+    got = same_text(python, "--model", smollm2(), "--prompt", "What is the capital of France?", "--max-tokens", 16,
+                    "--rows", 256, "--threads", 1)  # fmt: skip
     assert got["tokens"] > 4

@@ -241,13 +241,14 @@ ValueId Builder::layer(int64_t i, ValueId x) {
 void Builder::tables() {
   const int64_t positions = config_.max_position_embeddings, width = config_.head_dim;
   Tensor cos(OPGRAFT_FLOAT32, {positions, width}), sin(OPGRAFT_FLOAT32, {positions, width});
-  for (int64_t i = 0; i < width; ++i) {
-    const double inverse = std::pow(config_.rope_theta, -double(i / 2 * 2) / double(width));
-    for (int64_t p = 0; p < positions; ++p) {
-      cos.data<float>()[p * width + i] = float(std::cos(double(p) * inverse));
-      sin.data<float>()[p * width + i] = float(std::sin(double(p) * inverse));
+  std::vector<double> inverse;
+  for (int64_t i = 0; i < width; i += 2) inverse.push_back(std::pow(config_.rope_theta, -double(i) / double(width)));
+  float *c = cos.data<float>(), *s = sin.data<float>();
+  for (int64_t p = 0; p < positions; ++p)
+    for (const double x : inverse) {
+      c = std::fill_n(c, 2, float(std::cos(double(p) * x)));
+      s = std::fill_n(s, 2, float(std::sin(double(p) * x)));
     }
-  }
   const auto gathered = [&](const char *name, const Tensor &table) {
     const OpPtr cast = Registry::global().resolve("Cast");
     const Tensor kept = run_op(cast, {table}, {{"dtype", std::string(dtype_name(dtype_))}})[0];
