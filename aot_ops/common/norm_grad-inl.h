@@ -30,8 +30,8 @@ void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) 
   Moments at{0, 0, 0};
   float rstd = 0;
   if constexpr (kCenter) {
-    at = a.mean ? Moments{a.mean[r], 0, a.variance[r]} : MeanVariance(x, n);
-    rstd = float(1.0 / std::sqrt(double(at.variance) + a.epsilon));
+    at = a.mean ? Moments{a.mean[r], 0, a.variance ? a.variance[r] : 0} : MeanVariance(x, n);
+    rstd = a.rstd ? a.rstd[r] : float(1.0 / std::sqrt(double(at.variance) + a.epsilon));
   } else {
     rstd = a.rstd ? a.rstd[r] : InverseRms(x, n, a.epsilon);
   }

@@ -9,7 +9,8 @@
 
 namespace opgraft {
 
-enum Form { kGiven, kFused, kAdd };  // of given statistics; of x alone; of a sum, whose own gradient is added
+// Of given mean and variance; of given mean and rstd; of x alone; of a sum, whose own gradient is added.
+enum Form { kGiven, kExt, kFused, kAdd };
 
 // The gradient of a parameter is a sum over all rows. It is taken over at most 32 blocks, of at least 8 rows, and then
 // over these: the same sums whatever the number of threads.
@@ -99,8 +100,9 @@ template <class T> void norm_grad_rows(const Context &c, const NormGradRows &a, 
       double variance = 0;
       for (int64_t i = 0; i < a.n; ++i) mean += wide(x[i]) / n;
       for (int64_t i = 0; i < a.n; ++i) variance += (wide(x[i]) - mean) * (wide(x[i]) - mean) / n;
-      if (a.mean) mean = double(a.mean[r]), variance = double(a.variance[r]);
-      rstd = 1 / std::sqrt(variance + a.epsilon);
+      if (a.mean) mean = double(a.mean[r]);
+      if (a.variance) variance = double(a.variance[r]);
+      rstd = a.rstd ? double(a.rstd[r]) : 1 / std::sqrt(variance + a.epsilon);
     } else {
       double square = 0;
       for (int64_t i = 0; i < a.n; ++i) square += wide(x[i]) * wide(x[i]) / n;

@@ -38,6 +38,12 @@ def given(x, dy, variance, mean, gamma, epsilon=1e-7, **axes):
     return gradients(dy, x, mean, variance, gamma, 0.0, epsilon, **axes)
 
 
+def given_ext(dy, x, mean, rstd, gamma=1.0, beta=0.0, normalized_shape=(), output_mask=()):
+    """gradients() takes a variance."""
+    n = -len(normalized_shape)
+    return gradients(dy, x, mean, 1 / rstd**2, gamma, 0.0, 0.0, begin_norm_axis=n, begin_params_axis=n)
+
+
 def layer_norm_ext(x, weight=1.0, bias=0.0, normalized_shape=(), eps=1e-5):
     y, mean, variance = layer_norm(x, weight, bias, begin_norm_axis=-len(normalized_shape), epsilon=eps)
     return y, mean, 1 / np.sqrt(variance + eps)
@@ -46,6 +52,7 @@ def layer_norm_ext(x, weight=1.0, bias=0.0, normalized_shape=(), eps=1e-5):
 REFERENCE = {
     "LayerNormExt": layer_norm_ext,
     "LayerNormGrad": lambda *inputs, **attrs: given(*inputs, **attrs)[0],
+    "LayerNormGradExt": lambda *inputs, **attrs: given_ext(*inputs, **attrs)[0],
     "FusedLayerNormGrad": gradient,
     "AddLayerNormGrad": lambda dy, s, dsum, gamma=1.0, **attrs: gradient(dy, s, gamma, dsum, **attrs),
     "LayerNorm": layer_norm,
@@ -101,14 +108,15 @@ def gradient_bounds(u, dy, x, gamma=1.0, dsum=0.0, epsilon=1e-5):
     return errors(magnitudes, n, x.size / n if n else 0)
 
 
-def given_bounds(u, x, *others, **attrs):
-    _, magnitudes, n = given(x, *others, **attrs)
-    return errors(magnitudes, n, x.size / n if n else 0)
+def given_bounds(u, *inputs, of=given, **attrs):
+    _, magnitudes, n = of(*inputs, **attrs)
+    return errors(magnitudes, n, inputs[0].size / n if n else 0)
 
 
 BOUND = {
     "LayerNormExt": ext_bounds,
     "LayerNormGrad": given_bounds,
+    "LayerNormGradExt": lambda *inputs, **attrs: given_bounds(*inputs, of=given_ext, **attrs),
     "FusedLayerNormGrad": gradient_bounds,
     "AddLayerNormGrad": lambda u, dy, s, dsum, gamma=1.0, **attrs: gradient_bounds(u, dy, s, gamma, dsum, **attrs),
     "LayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs),
@@ -175,6 +183,22 @@ def with_statistics(dtype, shape, params=None, **attrs):
                 **attrs)  # fmt: skip
 
 
+def ext_gradient(dtype, shape, k, params):
+    """Over k dimensions, with any mean and with rstd of 0.4 to 1."""
+    rows = (*shape[:-k], *[1] * k)
+    statistics = [("float32", rows), ("float32", rows, (0.4, 1.0))]
+    return case("LayerNormGradExt", dtype, [shape, shape, *statistics, shape[-k:], shape[-k:]][: 4 + params],
+                normalized_shape=list(shape[-k:]))  # fmt: skip
+
+
+CASES += [
+    ext_gradient(t, s, k, params)
+    for t in TOLERANCE
+    for s in SHAPES + ROWS
+    for k in sorted({1, len(s)})
+    for params in (range(3) if t == "float32" else (2,))
+]
+CASES += [dict(c, attrs=c["attrs"] | {"output_mask": [1, 0, 0]}) for c in CASES[-1:]]
 CASES += (
     [with_statistics(t, s) for t in TOLERANCE for s in SHAPES + ROWS]
     + [
@@ -206,6 +230,36 @@ REFUSED = [
         "inputs": [("float32", (4, 8)), ("float32", (4, 8))],
         "attrs": {"normalized_shape": [8]},
         "error": r"LayerNormExt: weight.shape must be \(8,\), got \(4, 8\)",
+    },
+    {
+        "op": "LayerNormGradExt",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4, 1)), ("float32", (1, 4))],
+        "attrs": {"normalized_shape": [8]},
+        "error": r"LayerNormGradExt: rstd.shape must be \(4, 1\), got \(1, 4\)",
+    },
+    {
+        "op": "LayerNormGradExt",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), ("float32", (4, 1)), ("float16", (4, 1))],
+        "attrs": {"normalized_shape": [8]},
+        "error": "LayerNormGradExt: rstd.dtype must be one of float32, got float16",
+    },
+    {
+        "op": "LayerNormGradExt",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), *[("float32", (4, 1))] * 2, ("float32", (4, 8))],
+        "attrs": {"normalized_shape": [8]},
+        "error": r"LayerNormGradExt: gamma.shape must be \(8,\), got \(4, 8\)",
+    },
+    {
+        "op": "LayerNormGradExt",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), *[("float32", (4, 1))] * 2],
+        "attrs": {"normalized_shape": [8], "output_mask": [1, 1]},
+        "error": r"LayerNormGradExt: output_mask must be 3 numbers of 0 or 1, got \(1, 1\)",
+    },
+    {
+        "op": "LayerNormGradExt",
+        "inputs": [("float32", (4, 8)), ("float32", (4, 8)), *[("float32", (4, 1))] * 2],
+        "attrs": {"normalized_shape": [4]},
+        "error": r"LayerNormGradExt: normalized_shape must be the last dimensions of x.shape \(4, 8\), got \(4,\)",
     },
     {
         "op": "LayerNormGrad",

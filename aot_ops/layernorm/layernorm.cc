@@ -106,12 +106,8 @@ void InferAdd(InferContext &c) {
 void InferExt(InferContext &c) {
   c.check_inputs(1, 3);
   check_x(c, "input");
-  const auto normalized = c.attr_ints("normalized_shape");
   const auto x = c.input(0).shape();
-  c.check(
-      !normalized.empty() && normalized.size() <= x.size() && may_equal(x.last(normalized.size()), normalized),
-      "normalized_shape must be the last dimensions of input.shape " + to_string(x) + ", got " + to_string(normalized));
-  const int last = int(normalized.size());
+  const int last = normalized_dims(c, 0, "input");
   check_whole(c, 1, last, false, "input", "weight", "bias");
   const Shape statistics = rows_shape(c, int(x.size()) - last);
   c.output(c.input(0).dtype(), x);

@@ -1,4 +1,4 @@
-// What LayerNorm and its gradient share: their axes.
+// What LayerNorm and its gradients share: their axes.
 #pragma once
 
 #include <string>
@@ -19,6 +19,16 @@ inline LayerNormAxes norm_axes(const Arguments &c) {
               std::to_string(axes.params),
           OPGRAFT_UNSUPPORTED);
   return axes;
+}
+
+// How many of input i's last dimensions normalized_shape names.
+inline int normalized_dims(const Arguments &c, int i, const char *name) {
+  const auto normalized = c.attr_ints("normalized_shape");
+  const auto x = c.input(i).shape();
+  c.check(!normalized.empty() && normalized.size() <= x.size() && may_equal(x.last(normalized.size()), normalized),
+          std::string("normalized_shape must be the last dimensions of ") + name + ".shape " + to_string(x) + ", got " +
+              to_string(normalized));
+  return int(normalized.size());
 }
 
 }  // namespace opgraft

@@ -1,5 +1,5 @@
-// Gradients of LayerNorm: LayerNormGrad of the statistics that LayerNorm gave, FusedLayerNormGrad of x alone,
-// AddLayerNormGrad of a sum.
+// Gradients of LayerNorm: LayerNormGrad and LayerNormGradExt of the statistics that LayerNorm and LayerNormExt gave,
+// FusedLayerNormGrad of x alone, AddLayerNormGrad of a sum.
 #include "opgraft/op.h"
 
 #include "layernorm.h"
@@ -26,7 +26,7 @@ OPGRAFT_SIMD_FLOATS(LayerNormGrad)
 
 namespace {
 
-constexpr int gamma_at(Form form) { return form == kGiven ? 4 : form == kFused ? 2 : 3; }
+constexpr int gamma_at(Form form) { return form == kGiven || form == kExt ? 4 : form == kFused ? 2 : 3; }
 
 void check(InferContext &c, const char *first, const char *second) {
   c.check_dtype(0, first, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
@@ -36,17 +36,36 @@ void check(InferContext &c, const char *first, const char *second) {
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
+// Inputs 2 and 3, of dimensions before `axis`.
+void check_statistics(InferContext &c, int axis, const char *second, const char *third) {
+  for (int k = 2; k < 4; ++k) {
+    const char *name = k == 2 ? second : third;
+    c.check_dtype(k, name, {OPGRAFT_FLOAT32});
+    c.check_shape(k, name, rows_shape(c, axis));
+  }
+}
+
 // x, dy, variance, mean, gamma
 void Infer(InferContext &c) {
   check(c, "x", "dy");
   const LayerNormAxes axes = norm_axes(c);
-  for (int k = 2; k < 4; ++k) {
-    const char *name = k == 2 ? "variance" : "mean";
-    c.check_dtype(k, name, {OPGRAFT_FLOAT32});
-    c.check_shape(k, name, rows_shape(c, axes.norm));
-  }
+  check_statistics(c, axes.norm, "variance", "mean");
   check_params(c, 4, "gamma", "x", false, c.input(0).rank() - axes.params);
   for (int k = 0; k < 2; ++k) c.output(c.input(4).dtype(), c.input(4).shape());
+}
+
+// dy, x, mean, rstd, gamma, beta
+void InferExt(InferContext &c) {
+  c.check_inputs(4, 6);
+  check(c, "dy", "x");
+  const int last = normalized_dims(c, 1, "x"), rank = c.input(0).rank();
+  check_statistics(c, rank - last, "mean", "rstd");
+  for (int k = 4; k < c.inputs(); ++k) check_params(c, k, k == 4 ? "gamma" : "beta", "dy", false, last);
+  const auto mask = c.attr_ints("output_mask", {1, 1, 1});
+  bool ok = mask.size() == 3;
+  for (int64_t m : mask) ok = ok && (m == 0 || m == 1);
+  c.check(ok, "output_mask must be 3 numbers of 0 or 1, got " + to_string(mask));
+  for (int k = 0; k < 2; ++k) c.output(c.input(0).dtype(), c.input(0).shape().last(size_t(last)));
 }
 
 // dy, x, gamma; or dy, sum, dsum, gamma
@@ -62,6 +81,7 @@ template <Form form> void InferFused(InferContext &c) {
 
 // What Infer says of the parameters, as numbers: how many dimensions of x a row has, and gamma.
 template <Form form> int row_rank(const Arguments &c) {
+  if (form == kExt) return int(c.attr_ints("normalized_shape").size());
   return form != kGiven ? 1 : c.input(0).rank() - norm_axes(c).norm;
 }
 
@@ -73,6 +93,7 @@ template <Form form> NormGradRows rows_of(const Context &c) {
     std::swap(a.dy, a.x);
     a.variance = c.input(2).data<float>(), a.mean = c.input(3).data<float>();
   }
+  if (form == kExt) a.mean = c.input(2).data<float>(), a.rstd = c.input(3).data<float>();
   return a;
 }
 
@@ -91,6 +112,7 @@ template <Form form> uint64_t Workspace(InferContext &c) {
 
 using namespace opgraft;
 OPGRAFT_NORM_GRAD(LayerNormGrad, 5, 3, Infer, kGiven)
+OPGRAFT_NORM_GRAD(LayerNormGradExt, -1, 3, InferExt, kExt)
 OPGRAFT_NORM_GRAD(FusedLayerNormGrad, -1, 3, InferFused<kFused>, kFused)
 OPGRAFT_NORM_GRAD(AddLayerNormGrad, -1, 3, InferFused<kAdd>, kAdd)
 #endif

@@ -75,6 +75,8 @@ def softmax_bounds(w, scores, scale=1.0, mask=None):
 # case tables.
 BOUNDS = {
     "LayerNorm": lambda w, x, g, b: LAYER.gradient_bounds(U, w[0], x, g),
+    "LayerNormExt": lambda w, x, g, b: LAYER.gradient_bounds(U, w[0], x, g),
+    "LayerNormExt of x": lambda w, x: LAYER.gradient_bounds(U, w[0], x)[:1],
     "FusedLayerNorm": lambda w, x, g, b: LAYER.gradient_bounds(U, w[0], x, g),
     "AddLayerNorm": lambda w, x, r, g, b: rounded_sum(LAYER.gradient_bounds(U, w[0], x + r, g, w[1])),
     "AddLayerNorm without parameters": lambda w, x, r: rounded_sum(
@@ -94,6 +96,8 @@ BOUNDS = {
 }
 GRADIENTS = {
     "LayerNorm": (layer, [X, G, G], {"epsilon": 1e-5}),
+    "LayerNormExt": (layer, [X, G, G], {"normalized_shape": G, "eps": 1e-5, "n_inputs": 3}),
+    "LayerNormExt of x": (lambda x: layer(x, 1, 0), [X], {"normalized_shape": G, "eps": 1e-5, "n_inputs": 1}),
     "FusedLayerNorm": (layer, [X, G, G], {"epsilon": 1e-5}),
     "AddLayerNorm": (lambda x, r, g, b: (layer(x + r, g, b), x + r), [X, X, G, G], {"epsilon": 1e-5, "n_inputs": 4}),
     "AddLayerNorm without parameters": (
@@ -124,7 +128,7 @@ def test_gradients(name, mode):
     outputs = formula(*(a.astype(np.float64) for a in given))
     outputs = list(outputs) if isinstance(outputs, tuple) else [outputs]
     weights = [normal(*np.shape(o), seed=9 + k) if np.ndim(o) else np.float32(0) for k, o in enumerate(outputs)]
-    if name == "LayerNorm":  # mean and variance, whose gradient is not taken
+    if name.split()[0] in ("LayerNorm", "LayerNormExt"):  # the statistics, whose gradient is not taken
         weights += [np.float32(0), np.float32(0)]
     if name == "FusedLayerNorm":
         attrs = attrs | {"n_inputs": 3}
@@ -297,6 +301,38 @@ def test_layer_norm_of_mint(write, name, tmp_path):
         _core.write_mindir(graph, str(tmp_path / "written.mindir"))
         back = nn.GraphCell(ms.load(str(tmp_path / "written.mindir")))(*map(Tensor, given))
         np.testing.assert_array_equal((back[0] if len(got) > 1 else back).asnumpy(), got[0])
+
+
+@pytest.mark.parametrize("write,dims", [(mint_layer, 1), (mint_layer_plain, 1), (mint_layer_of_two_dimensions, 2)])
+def test_the_gradient_of_layer_norm_of_mint(write, dims, tmp_path):
+    """LayerNormGradExt as MindSpore exports it, which has no kernel of it on CPU either."""
+
+    class Net(nn.Cell):
+        def construct(self, x, gamma, beta):
+            return write(x, x, gamma, beta)
+
+    class Gradient(nn.Cell):
+        def __init__(self, all_inputs):
+            super().__init__()
+            self.net, self.grad = Net(), ops.GradOperation(get_all=all_inputs, sens_param=True)
+
+        def construct(self, x, gamma, beta, dy):
+            return self.grad(self.net)(x, gamma, beta, dy)
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    parameters = write is mint_layer
+    given = [normal(3, 5, 24), normal(24, seed=2), normal(24, seed=3), normal(3, 5, 24, seed=1)]
+    ms.export(Gradient(parameters), *map(Tensor, given), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    assert "LayerNormGradExt" in [n["op"] for n in graph.nodes]
+    got = _core.Session(_core.Model(graph)).run(given)
+    x, gamma, _, dy = (a.astype(np.float64) for a in given)
+    rows = (-1, 24 if dims == 1 else 120)
+    args = dy.reshape(rows), x.reshape(rows), gamma if parameters else 1.0
+    want, bounds = LAYER.gradient(*args, epsilon=1e-4), LAYER.gradient_bounds(U, *args, epsilon=1e-4)
+    assert len(got) == (3 if parameters else 1)
+    for g, w, bound in zip(got, want, bounds):
+        assert (np.abs(g.reshape(w.shape) - w) <= bound + U * np.abs(w)).all()
 
 
 def mint_softmax(x):

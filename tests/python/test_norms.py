@@ -4,9 +4,10 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from compare import Net, U, close, graft, normal
+from compare import Net, U, cases, close, graft, normal
 from opgraft import Tensor, _core, ops, rewrite
 
+LAYER_NORM = cases("layernorm")
 N = 24
 # A mean of squares (n additions, n products; its root halves that), eps, root, quotient, two products; of both sides.
 RMS = 2 * (N // 2 + 6)
@@ -327,3 +328,36 @@ def test_a_mean_that_is_large_beside_the_deviation():
         assert (np.abs(got[0] - want) <= allowed).all()
         if name == "LayerNorm":
             np.testing.assert_allclose(got[2], variance, rtol=(n / 8 + 8) * U)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("params", [0, 1, 2])
+def test_the_gradient_of_layer_norm_ext(params, dims):
+    """Of the statistics that LayerNormExt gives, against central differences of the formula in float64, whose own error
+    is 1e-10 / 6 of a third derivative of at most 60 and 2^-53 of a sum below 100, over 1e-5; within what the case table
+    allows the operator that computes them itself."""
+    shape = (5, 2, 4)
+    x, dy = normal(*shape), normal(*shape, seed=1)
+    given = [x, *(normal(*shape[-dims:], seed=2 + k) for k in range(params))]
+    forward, attrs = _core.resolve("LayerNormExt"), {"normalized_shape": shape[-dims:]}
+    backward = _core.resolve("LayerNormGradExt")
+    assert forward.manifest["backward"].startswith("LayerNormGradExt(")
+    _, mean, rstd = _core.run_op(forward, given, attrs | {"eps": 1e-5})
+    got = _core.run_op(backward, [dy, x, mean, rstd, *given[1:]], attrs)
+
+    wide = [a.astype(np.float64) for a in (*given, *(np.full(shape[-dims:], v) for v in (1.0, 0.0)[params:]))]
+    rows = (-1, int(np.prod(shape[-dims:])))
+    bounds = LAYER_NORM.gradient_bounds(
+        U, dy.astype(np.float64).reshape(rows), wide[0].reshape(rows), wide[1].reshape(-1)
+    )
+    for k, (g, bound) in enumerate(zip(got, bounds, strict=True)):
+        want = np.empty(wide[k].shape)
+        for i in np.ndindex(want.shape):
+            sums = []
+            for sign in (1, -1):
+                moved = [a.copy() for a in wide]
+                moved[k][i] += sign * 1e-5
+                sums.append((LAYER_NORM.layer_norm_ext(*moved, **attrs)[0] * dy).sum())
+            want[i] = (sums[0] - sums[1]) / 2e-5
+        assert g.shape == want.shape
+        assert (np.abs(g - want) <= bound.reshape(want.shape) + U * np.abs(want) + 2e-9).all()
