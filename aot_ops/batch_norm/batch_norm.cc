@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "aot_ops/common/scratch.h"
+#include "aot_ops/common/window.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "batch_norm.cc"
@@ -44,20 +45,12 @@ OPGRAFT_SIMD_FLOATS(NormalisePixel)
 
 namespace {
 
-// Whether the channels lie last.
-bool nhwc(const Arguments &c) {
-  const std::string format = c.attr_string("format", c.attr_string("data_format", "NCHW"));
-  c.check(format == "NCHW" || format == "NHWC", "data_format must be NCHW or NHWC, got '" + format + "'",
-          OPGRAFT_UNSUPPORTED);
-  return format == "NHWC";
-}
-
 void Infer(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_dtype(1, "scale", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   auto x = c.input(0).shape();
   c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape " + to_string(x));
-  const size_t axis = nhwc(c) ? x.size() - 1 : 1;
+  const size_t axis = channels_last(c) ? x.size() - 1 : 1;
   const char *names[] = {"x", "scale", "bias", "mean", "variance"};
   for (int i = 1; i < 5; ++i) {
     if (i > 1) c.check_same_dtype(i, names[i], 1, "scale");
@@ -85,7 +78,7 @@ void copy_statistics(const Context &c) {
 }
 
 // Elements of x from one channel to the next.
-int64_t inner(const Context &c) { return nhwc(c) ? 1 : element_count(c.input(0).shape().subspan(2)); }
+int64_t inner(const Context &c) { return channels_last(c) ? 1 : element_count(c.input(0).shape().subspan(2)); }
 
 uint64_t Workspace(InferContext &c) { return 3 * sizeof(float) * uint64_t(std::max<int64_t>(0, c.input(1).size())); }
 

@@ -1,4 +1,4 @@
-// Windows that slide over the height and width of NCHW tensors: what Conv2D and the pools share.
+// Windows that slide over the height and width of NCHW and NHWC tensors: what Conv2D and the pools share.
 #pragma once
 
 #include <algorithm>
@@ -48,13 +48,18 @@ inline std::string window_mode(const Arguments &c, std::initializer_list<const c
   c.fail(OPGRAFT_INVALID_VALUE, "pad_mode must be one of " + names + ", got '" + mode + "'");
 }
 
-// MindSpore's CPU knows NCHW only; its primitives call the attribute format or data_format.
-inline void check_nchw(const Arguments &c) {
-  for (const char *name : {"format", "data_format"}) {
-    const std::string format = c.attr_string(name, "NCHW");
-    c.check(format == "NCHW", std::string(name) + " must be NCHW, got '" + format + "'", OPGRAFT_UNSUPPORTED);
-  }
-  c.check(c.input(0).rank() == 4, "x must have 4 dimensions (N, C, H, W), got shape " + to_string(c.input(0).shape()));
+// Whether the channels lie last. MindSpore's primitives call the attribute format or data_format.
+inline bool channels_last(const Arguments &c) {
+  const std::string name = c.has_attr("format") ? "format" : "data_format", format = c.attr_string(name, "NCHW");
+  c.check(format == "NCHW" || format == "NHWC", name + " must be NCHW or NHWC, got '" + format + "'",
+          OPGRAFT_UNSUPPORTED);
+  return format == "NHWC";
+}
+
+inline void check_image(const Arguments &c, bool nhwc) {
+  auto x = c.input(0).shape();
+  c.check(x.size() == 4, std::string("x must have 4 dimensions ") + (nhwc ? "(N, H, W, C)" : "(N, C, H, W)") +
+                             ", got shape " + to_string(x));
 }
 
 // w.out and w.before; before and after: the padding of pad_mode "pad". out is 0 where x is too small for one window.

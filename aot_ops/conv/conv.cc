@@ -33,9 +33,7 @@ struct Attributes {
 };
 
 Attributes attributes(const Arguments &c) {
-  const std::string format = c.attr_string("format", c.attr_string("data_format", "NCHW"));
-  const bool nhwc = format == "NHWC";
-  c.check(nhwc || format == "NCHW", "format must be NCHW or NHWC, got '" + format + "'", OPGRAFT_UNSUPPORTED);
+  const bool nhwc = channels_last(c);
   Attributes a{nhwc,
                window_mode(c, {"valid", "same", "pad"}),
                window_pair(c, "stride", {1}, nhwc),
@@ -82,8 +80,7 @@ template <Form form> void Infer(InferContext &c) {
   const Attributes a = attributes(c);
   const Axes at = axes(a.nhwc);
   auto x = c.input(0).shape(), w = c.input(1).shape();
-  c.check(x.size() == 4, std::string("x must have 4 dimensions ") + (a.nhwc ? "(N, H, W, C)" : "(N, C, H, W)") +
-                             ", got shape " + to_string(x));
+  check_image(c, a.nhwc);
   c.check(w.size() == 4, std::string("weight must have 4 dimensions ") +
                              (a.nhwc ? "(O, kH, kW, I/group)" : "(O, I/group, kH, kW)") + ", got shape " +
                              to_string(w));

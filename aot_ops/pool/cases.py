@@ -21,14 +21,29 @@ def windows(x, fill, kernel_size=1, strides=1, pad_mode="VALID", **_):
     )
 
 
+def either_layout(pool):
+    """The same of NHWC, too, under either of the attribute's names."""
+
+    def laid_out(*args, format="NCHW", data_format="NCHW", **attrs):  # noqa: A002
+        if "NHWC" not in (format, data_format):
+            return pool(*args, **attrs)
+        *before, x = args
+        return np.moveaxis(pool(*before, np.moveaxis(x, -1, 1), **attrs), 1, -1)
+
+    return laid_out
+
+
+@either_layout
 def max_pool(x, **attrs):
     return windows(x, -np.inf, **attrs).max(-1)
 
 
+@either_layout
 def avg_pool(x, **attrs):
     return windows(x, 0.0, **attrs).sum(-1) / windows(np.ones_like(x), 0.0, **attrs).sum(-1)
 
 
+@either_layout
 def avg_bound(u, x, **attrs):
     """A sum of k terms one after another, and the quotient: k roundings of the terms' magnitudes at most."""
     each = windows(x, 0.0, **attrs)
@@ -84,6 +99,7 @@ def avg_bound_3d(u, x, **attrs):
     return 2.0**-24 * np.prod(attrs["kernel_size"]) * avg_pool_3d(np.abs(x), **attrs)
 
 
+@either_layout
 def padded_max_pool(x, ksize, strides, pads):
     return max_pool_3d(x[:, :, None], ksize, strides, pads, [1, 1, 1])[0][:, :, 0]
 
@@ -113,9 +129,21 @@ SIZES = [
 ]
 
 
-def case(op, dtype, x, kernel, strides, pad_mode, special=()):
+def nhwc(op):
+    """The attribute, which AvgPool names otherwise."""
+    return {"data_format" if op == "AvgPool" else "format": "NHWC"}
+
+
+def moved(shape):
+    """N, C, H, W as N, H, W, C."""
+    return (shape[0], *shape[2:], shape[1])
+
+
+def case(op, dtype, x, kernel, strides, pad_mode, special=(), last=False):
     rtol, atol = (TOLERANCE[dtype], SMALLEST) if op == "AvgPool" else (0.0, 0.0)
     attrs = {"kernel_size": kernel, "strides": strides, "pad_mode": pad_mode}
+    if last:
+        x, attrs = moved(x), attrs | nhwc(op)
     return {"op": op, "inputs": [(dtype, x, *special)], "attrs": attrs, "rtol": rtol, "atol": atol}
 
 
@@ -138,9 +166,11 @@ def case_3d(op, dtype, x, kernel, strides, pad, special=(), **attrs):
     return {"op": op, "inputs": [(dtype, x, *special)], "attrs": attrs, "rtol": rtol, "atol": atol}
 
 
-def padded(dtype, x, ksize, strides, pads, *special):
-    return {"op": "PaddedMaxPool", "inputs": [(dtype, x, *special)], "rtol": 0.0, "atol": 0.0,
-            "attrs": {"ksize": [1, *ksize], "strides": [1, *strides], "pads": [0, *pads]}}  # fmt: skip
+def padded(dtype, x, ksize, strides, pads, *special, last=False):
+    attrs = {"ksize": [1, *ksize], "strides": [1, *strides], "pads": [0, *pads]}
+    if last:
+        x, attrs = moved(x), attrs | nhwc("PaddedMaxPool")
+    return {"op": "PaddedMaxPool", "inputs": [(dtype, x, *special)], "rtol": 0.0, "atol": 0.0, "attrs": attrs}
 
 
 PADDED = [
@@ -151,8 +181,28 @@ PADDED = [
     ((0, 2, 4, 4), [2, 2], [2, 2], [0, 1]),
 ]
 OPS = ("MaxPool", "AvgPool")
+# With the channels last: whole vectors and odd ones, several runs of pixels, several parts of the channels, windows
+# wider than a line or than x, strides wider than the window, no channel.
+LAST = [
+    ((2, 16, 9, 11), [3, 3], [2, 2], "SAME"),
+    ((1, 70, 5, 6), [2, 3], [1, 1], "SAME"),
+    ((1, 64, 3, 300), [3, 3], [2, 2], "VALID"),
+    ((2, 1300, 7, 7), [7, 7], [1, 1], "VALID"),
+    ((1, 130, 2, 200), [2, 90], [1, 40], "SAME"),
+    ((1, 200, 4, 5), [9, 11], [1, 1], "SAME"),
+    ((1, 33, 11, 14), [1, 2], [3, 5], "SAME"),
+    ((2, 0, 4, 4), [2, 2], [2, 2], "VALID"),
+]
 CASES = (
     [padded(t, *s) for t in TOLERANCE for s in PADDED]
+    + [padded(t, *s, last=True) for t in TOLERANCE for s in PADDED + [((2, 19, 12, 9), [3, 4], [2, 1], [1, 2])]]
+    + [case(op, t, *s, last=True) for op in OPS for t in TOLERANCE for s in SIZES + LAST]
+    + [case(op, "float32", (1, 40, 5, 2), [1, 1, 2, 3], [1, 1, 1, 2], "SAME", last=True) for op in OPS]
+    + [
+        case(op, "float32", (1, 2, 5, 40), k, [1, 1], "VALID", ("special",), True)
+        for op in OPS
+        for k in ([2, 2], [1, 3])
+    ]
     + [padded("float32", (1, 1, 5, 40), [3, 3], [2, 2], [1, 1], "special")]
     + [case_3d("MaxPool3DWithArgmax", t, *s, ceil_mode=c) for t in TOLERANCE for s in SIZES_3D for c in (False, True)]
     + [case_3d("MaxPool3DWithArgmax", "float32", *SIZES_3D[0], dilation=[1, 2, 3], ceil_mode=c) for c in (False, True)]
@@ -177,8 +227,10 @@ CASES = (
 X = ("float32", (1, 2, 4, 4))
 
 
-def refused(error, x=X, **attrs):
-    return [{"op": op, "inputs": [x], "attrs": attrs, "error": f"{op}: {error}"} for op in OPS]
+def refused(error, x=X, last=False, **attrs):
+    return [
+        {"op": op, "inputs": [x], "attrs": attrs | (nhwc(op) if last else {}), "error": f"{op}: {error}"} for op in OPS
+    ]
 
 
 REFUSED = (
@@ -192,6 +244,22 @@ REFUSED = (
         ]
     ]
     + refused(r"x must have 4 dimensions \(N, C, H, W\), got shape \(2, 4, 4\)", ("float32", (2, 4, 4)))
+    + refused(
+        "x's height with its padding must hold the window of 3, got 2",
+        ("float32", (1, 2, 4, 4)),
+        last=True,
+        kernel_size=[3, 1],
+    )
+    + refused(r"x must have 4 dimensions \(N, H, W, C\), got shape \(2, 4, 4\)", ("float32", (2, 4, 4)), last=True)
+    + refused(
+        r"kernel_size must be 1, 2 or 4 positive numbers, the first two of 4 being 1, got \(1, 2, 2, 1\)",
+        last=True,
+        kernel_size=[1, 2, 2, 1],
+    )
+    + [
+        {"op": op, "inputs": [X], "attrs": {name: "NCDHW"}, "error": f"{op}: {name} must be NCHW or NHWC, got 'NCDHW'"}
+        for op, name in (("MaxPool", "format"), ("AvgPool", "data_format"), ("PaddedMaxPool", "format"))
+    ]
     + refused("x.dtype must be one of float32, float16, bfloat16, got int32", ("int32", (1, 2, 4, 4)))
     + refused("pad_mode must be one of valid, same, got 'pad'", pad_mode="PAD")
     + refused(r"kernel_size must be 1, 2 or 4 positive numbers, .*, got \(0, 2\)", kernel_size=[0, 2])

@@ -1,11 +1,11 @@
-// MaxPool and AvgPool: the largest element and the mean of each window over height and width, NCHW.
+// MaxPool and AvgPool: the largest element and the mean of each window over height and width, NCHW or NHWC.
 #include "opgraft/op.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "aot_ops/common/window.h"
+#include "pool.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "pool.cc"
@@ -13,26 +13,11 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/window-inl.h"
+#include "pixels-inl.h"
 // clang-format on
-
-#ifndef OPGRAFT_POOL_ONCE_
-#define OPGRAFT_POOL_ONCE_
-namespace opgraft {
-struct Pool {
-  const void *x;
-  void *y;
-  int64_t planes;
-  Window h, w;
-  bool mean;
-};
-}  // namespace opgraft
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
-
-// a, or b where it is larger or a NaN. The instruction gives its second operand where one is a NaN.
-template <class D, class V> HWY_INLINE V Larger(D, V a, V b) { return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b)); }
 
 // One window; first, last: of its rows and columns.
 template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, int64_t rows[2]) {
@@ -46,22 +31,6 @@ template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, in
       most = v > most || v != v ? v : most;
     }
   return g.mean ? sum / float((rows[1] - rows[0]) * (last - first)) : most;
-}
-
-// dst = the largest, or the sum, of n columns over rows of x.
-template <bool kMean, class T> HWY_INLINE void Down(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  for (int64_t i = 0; i < n; i += lanes) {
-    const bool whole = n - i >= lanes;
-    const size_t some = size_t(whole ? lanes : n - i);
-    auto v = whole ? LoadF32(d, x + i) : LoadF32N(d, x + i, some);
-    for (int64_t k = 1; k < rows; ++k) {
-      const auto e = whole ? LoadF32(d, x + k * ld + i) : LoadF32N(d, x + k * ld + i, some);
-      v = kMean ? hn::Add(v, e) : Larger(d, v, e);
-    }
-    hn::StoreU(v, d, dst + i);  // behind n there is room
-  }
 }
 
 // y = the same along the line. counts: by window, of a mean.
@@ -110,6 +79,7 @@ template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t 
 }
 
 template <class T> void PoolRows(const Pool &g, int64_t begin, int64_t end) {
+  if (g.channels > 1) return g.mean ? Pixels<true, T>(g, begin, end) : Pixels<false, T>(g, begin, end);
   // A window, and its steps, may be far wider than x: the line would be next to nothing but padding.
   if ((g.w.out - 1) * g.w.stride + g.w.kernel <= 2 * g.w.in + 4096)
     return g.mean ? Separable<true, T>(g, begin, end) : Separable<false, T>(g, begin, end);
@@ -145,9 +115,10 @@ int64_t padded_number(const Arguments &c, const char *name, int64_t least, int a
 template <Kind kind> std::string mode_of(const Arguments &c) {
   return kind == kPaddedMax ? "pad" : window_mode(c, {"valid", "same"});
 }
-// Height or width, and its padding on both sides.
-template <Kind kind> Window window(const Arguments &c, int axis, int64_t *pad) {
-  const int64_t in = c.input(0).dim(2 + axis);
+// Height or width, and its padding on both sides. Sizes of four numbers have those of N and C first in either layout,
+// as MindSpore's primitives.
+template <Kind kind> Window window(const Arguments &c, bool nhwc, int axis, int64_t *pad) {
+  const int64_t in = c.input(0).dim((nhwc ? 1 : 2) + axis);
   *pad = 0;
   if (kind != kPaddedMax)
     return {in, 0, window_pair(c, "kernel_size", {1})[axis], window_pair(c, "strides", {1})[axis], 1, 0};
@@ -160,32 +131,38 @@ template <Kind kind> Window window(const Arguments &c, int axis, int64_t *pad) {
 
 template <Kind kind> void Infer(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  check_nchw(c);
-  Shape y{c.input(0).dim(0), c.input(0).dim(1), 0, 0};
+  const bool nhwc = channels_last(c);
+  check_image(c, nhwc);
+  auto x = c.input(0).shape();
+  Shape y(x.begin(), x.end());
   for (int axis = 0; axis < 2; ++axis) {
     int64_t pad;
-    const Window w = window<kind>(c, axis, &pad);
-    y[size_t(2 + axis)] = window_dim(c, w, mode_of<kind>(c), pad, pad, axis ? "width" : "height");
+    const Window w = window<kind>(c, nhwc, axis, &pad);
+    y[size_t((nhwc ? 1 : 2) + axis)] = window_dim(c, w, mode_of<kind>(c), pad, pad, axis ? "width" : "height");
   }
   c.output(c.input(0).dtype(), y);
 }
 
 template <Kind kind> Pool problem(const Context &c) {
-  Pool g{c.input(0).raw(), c.output(0).raw(), c.input(0).dim(0) * c.input(0).dim(1), {}, {}, kind == kMean};
+  auto x = c.input(0).shape();
+  const bool nhwc = channels_last(c);
+  Pool g{c.input(0).raw(), c.output(0).raw(), nhwc ? x[0] : x[0] * x[1], nhwc ? x[3] : 1, {}, {}, kind == kMean};
   for (int axis = 0; axis < 2; ++axis) {
     int64_t pad;
     Window &w = axis ? g.w : g.h;
-    w = window<kind>(c, axis, &pad);
+    w = window<kind>(c, nhwc, axis, &pad);
     fit_window(w, mode_of<kind>(c), pad, pad);
   }
+  cut(g);
   return g;
 }
 
 template <Kind kind> void Kernel(Context &c) {
   const Pool g = problem<kind>(c);
   const auto rows = PoolRows_simd(c.input(0).dtype());
-  const int64_t work = g.w.out * g.h.kernel * g.w.kernel;
-  c.parallel_for(g.planes * g.h.out, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, work)),
+  if (c.output(0).size() == 0) return;
+  const double work = double(g.w.out) * double(g.part) * double(g.h.kernel) * double(g.w.kernel);
+  c.parallel_for(g.planes * g.h.out * g.parts(), std::max<int64_t>(1, int64_t(16384 / work)),
                  [&](int64_t begin, int64_t end) { rows(g, begin, end); });
 }
 
@@ -194,14 +171,15 @@ template <Kind kind> void Reference(Context &c) {
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t at = 0; at < c.output(0).size(); ++at) {
-      const int64_t j = at % g.w.out, i = at / g.w.out % g.h.out, plane = at / g.w.out / g.h.out;
+      const int64_t pixel = at / g.channels, j = pixel % g.w.out, i = pixel / g.w.out % g.h.out;
+      const T *plane = static_cast<const T *>(g.x) + pixel / g.w.out / g.h.out * g.h.in * g.w.in * g.channels;
       double sum = 0, most = -HUGE_VAL;
       int64_t n = 0;
       for (int64_t k = 0; k < g.h.kernel; ++k)
         for (int64_t l = 0; l < g.w.kernel; ++l) {
           const int64_t row = g.h.at(i, k), column = g.w.at(j, l);
           if (row < 0 || row >= g.h.in || column < 0 || column >= g.w.in) continue;
-          const double v = float(static_cast<const T *>(g.x)[(plane * g.h.in + row) * g.w.in + column]);
+          const double v = float(plane[(row * g.w.in + column) * g.channels + at % g.channels]);
           sum += v;
           most = v > most || v != v ? v : most;
           ++n;

@@ -123,17 +123,22 @@ class BatchNorm2d(Cell):
 
 
 class _Pool2d(Cell):
-    """A pool of x (N, C, H, W) or (C, H, W). Given padding makes it one in three dimensions, as in MindSpore."""
+    """A pool of x (N, C, H, W) or (C, H, W). Given padding makes it one in three dimensions, as in MindSpore.
+
+    NHWC, which MindSpore takes on GPU alone and without given padding: (N, H, W, C) or (H, W, C).
+    """
 
     def _sizes(self, kernel_size, stride, pad_mode, data_format, changed):
         """Whether pad_mode is "pad"; without, what `changed` names must have its default."""
         name = type(self).__name__
-        windows.nchw(name, data_format)
+        windows.choice(name, "data_format", data_format, windows.FORMATS)
         self.kernel_size = windows.pair(name, "kernel_size", kernel_size)
         self.stride = windows.pair(name, "stride", stride)
         upper = pad_mode.upper() if isinstance(pad_mode, str) else pad_mode
         self.pad_mode = windows.choice(name, "pad_mode", upper, ("VALID", "SAME", "PAD"))
         self.padded = self.pad_mode == "PAD"
+        if self.padded and data_format != "NCHW":
+            raise ValueError(f"{name}: data_format must be 'NCHW' where pad_mode is 'pad', got {data_format!r}")
         if changed and not self.padded:
             raise ValueError(f"{name}: {', '.join(changed)} must be left out where pad_mode is not 'pad', "
                              f"got pad_mode {pad_mode!r}")  # fmt: skip
@@ -169,7 +174,7 @@ class MaxPool2d(_Pool2d):
             sizes = [(1, *self.kernel_size), (1, *self.stride), (0, *pads), (1, *dilation)]
             self.pool = windows.MaxPool3DWithArgmax(*sizes, ceil_mode)
         else:
-            self.pool = windows.MaxPool(self.kernel_size, self.stride, pad_mode)
+            self.pool = windows.MaxPool(self.kernel_size, self.stride, pad_mode, data_format)
 
 
 class AvgPool2d(_Pool2d):
@@ -187,7 +192,7 @@ class AvgPool2d(_Pool2d):
             sizes = [(1, *self.kernel_size), (1, *self.stride), "pad", (0, 0, h, h, w, w)]
             self.pool = windows.AvgPool3D(*sizes, ceil_mode, count_include_pad, divisor_override or 0)
         else:
-            self.pool = windows.AvgPool(self.kernel_size, self.stride, pad_mode)
+            self.pool = windows.AvgPool(self.kernel_size, self.stride, pad_mode, data_format)
 
 
 class ReLU6(Cell):

@@ -44,11 +44,6 @@ def flag(name, argument, value):
     return value
 
 
-def nchw(name, data_format):
-    if data_format != "NCHW":
-        raise ValueError(f"{name}: data_format must be 'NCHW', as on MindSpore's CPU, got {data_format!r}")
-
-
 def choice(name, argument, value, allowed):
     if not isinstance(value, str):
         raise TypeError(f"{name}: {argument} must be a str, got {type(value).__name__}")
@@ -130,17 +125,19 @@ class BatchNorm(_Primitive):
 
 
 class _Pool(_Primitive):
-    batch = ()  # MaxPool's sizes are four numbers
+    """Of x (N, C, H, W); or NHWC, which MindSpore takes on GPU alone: x (N, H, W, C)."""
+
+    batch, layout = (), "data_format"  # MaxPool's sizes are four numbers, and it calls its layout format
 
     def __init__(self, kernel_size=1, strides=1, pad_mode="valid", data_format="NCHW"):
         name = type(self).__name__
-        nchw(name, data_format)
         if not isinstance(pad_mode, str):
             raise TypeError(f"{name}: pad_mode must be a str, got {type(pad_mode).__name__}")
         self.attrs = {
             "kernel_size": self.batch + pair(name, "kernel_size", kernel_size),
             "strides": self.batch + pair(name, "strides", strides),
             "pad_mode": choice(name, "pad_mode", pad_mode.upper(), ("VALID", "SAME")),
+            self.layout: choice(name, "data_format", data_format, FORMATS),
         }
 
     def __call__(self, x):
@@ -150,7 +147,7 @@ class _Pool(_Primitive):
 class MaxPool(_Pool):
     """The largest element of each window."""
 
-    batch = ONES
+    batch, layout = ONES, "format"
 
 
 class AvgPool(_Pool):

@@ -25,7 +25,10 @@ REFUSED = [
     ("x.cumsum(0)", lambda: x.cumsum),
     ("nn.Dense(3, 2, activation='swish')", lambda: nn.Dense(3, 2, activation="swish")),
     ("nn.Dense(3, 2, weight_init='orthogonal')", lambda: nn.Dense(3, 2, weight_init="orthogonal")),
-    ("nn.MaxPool2d(2, data_format='NHWC')", lambda: nn.MaxPool2d(2, data_format="NHWC")),
+    (
+        "nn.MaxPool2d(2, pad_mode='pad', data_format='NHWC')",
+        lambda: nn.MaxPool2d(2, pad_mode="pad", data_format="NHWC"),
+    ),
     ("nn.BatchNorm2d(2, use_batch_statistics=True)", lambda: nn.BatchNorm2d(2, use_batch_statistics=True)),
     ("nn.MaxPool2d(2, return_indices=True)(images)", lambda: nn.MaxPool2d(2, return_indices=True)(images)),
     ("nn.AvgPool2d(2, ceil_mode=True)(images)", lambda: nn.AvgPool2d(2, ceil_mode=True)(images)),

@@ -1,5 +1,7 @@
 """The layers of convolutional networks: against NumPy in float64, what they refuse, and how they are grafted."""
 
+import itertools
+
 import numpy as np
 import opgraft
 import pytest
@@ -59,12 +61,14 @@ def test_normalisation_pools_and_flatten(mode):
     wide = [a.astype(np.float64) for a in (x, *vectors)]
     batch, pool = CASES["batch_norm"], CASES["pool"]
     within(norm(x), batch.batch_norm(*wide, epsilon=1e-3)[0], batch.bound(0, *wide, epsilon=1e-3)[0])
-    for kernel, stride, mode_ in ((2, 2, "valid"), ((3, 2), (1, 2), "same")):
-        attrs = {"kernel_size": list(CONV.pair(kernel)), "strides": list(CONV.pair(stride)), "pad_mode": mode_}
-        largest = nn.MaxPool2d(kernel, stride, mode_)
+    sizes = ((2, 2, "valid"), ((3, 2), (1, 2), "same"))
+    for (kernel, stride, mode_), layout in itertools.product(sizes, ("NCHW", "NHWC")):
+        attrs = {"kernel_size": list(CONV.pair(kernel)), "strides": list(CONV.pair(stride)), "pad_mode": mode_,
+                 "format": layout}  # fmt: skip
+        largest = nn.MaxPool2d(kernel, stride, mode_, data_format=layout)
         np.testing.assert_array_equal(largest(x).asnumpy(), pool.max_pool(x, **attrs))
         np.testing.assert_array_equal(largest(x[0]).asnumpy(), pool.max_pool(x[:1], **attrs)[0])
-        within(nn.AvgPool2d(kernel, stride, mode_)(x), pool.avg_pool(wide[0], **attrs),
+        within(nn.AvgPool2d(kernel, stride, mode_, data_format=layout)(x), pool.avg_pool(wide[0], **attrs),
                pool.avg_bound(0, wide[0], **attrs))  # fmt: skip
     np.testing.assert_array_equal(nn.ReLU6()(9 * x).asnumpy(), np.clip(9 * x, 0, 6))
     for cell, want in [
@@ -131,6 +135,9 @@ CONV_ARGS = {"in_channels": 3, "out_channels": 4, "kernel_size": 3}
     (nn.MaxPool2d, {"kernel_size": 2, "pad_mode": "pad", "padding": (1, 1, 1)}, ValueError, "padding must be not neg"),
     (nn.AvgPool2d, {"kernel_size": 2, "count_include_pad": False}, ValueError, "count_include_pad must be left out"),
     (nn.AvgPool2d, {"pad_mode": "pad", "divisor_override": 0}, ValueError, "divisor_override must be positive, got 0"),
+    (nn.AvgPool2d, {"pad_mode": "pad", "data_format": "NHWC"}, ValueError,
+     "AvgPool2d: data_format must be 'NCHW' where pad_mode is 'pad', got 'NHWC'"),
+    (nn.MaxPool2d, {"data_format": "NCDHW"}, ValueError, "data_format must be one of 'NCHW', 'NHWC', got 'NCDHW'"),
     (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "mode": 0}, ValueError, "Conv2D: mode must be 1, got 0"),
     (ops.Conv2D, {"out_channel": 3, "kernel_size": 3, "stride": (1, 2, 3)}, ValueError, "stride must be positive"),
     (ops.BatchNorm, {"is_training": True}, ValueError, "is_training must be False: opgraft runs inference only"),
