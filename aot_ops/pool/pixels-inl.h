@@ -1,6 +1,6 @@
 // Windows down the columns of either layout; then, with the channels last, along each pixel's. Per SIMD target.
 #include <algorithm>
-#include <vector>
+#include <memory>
 
 #include "pool.h"
 
@@ -56,7 +56,7 @@ HWY_INLINE void Across(const float *line, int64_t columns, int64_t rows, int64_t
 // Units [begin, end) of (image, row of y, part of the channels).
 template <bool kMean, class T> HWY_INLINE void Pixels(const Pool &g, int64_t begin, int64_t end) {
   const int64_t lanes = int64_t(hn::Lanes(hn::ScalableTag<float>())), ld = g.w.in * g.channels;
-  std::vector<float> line(size_t(g.columns() * g.part + lanes));
+  const auto line = std::make_unique_for_overwrite<float[]>(size_t(g.columns() * g.part + lanes));
   for (int64_t u = begin; u < end; ++u) {
     const int64_t from = u % g.parts() * g.part, n = std::min(g.part, g.channels - from), row = u / g.parts();
     int64_t top, bottom;
@@ -68,12 +68,12 @@ template <bool kMean, class T> HWY_INLINE void Pixels(const Pool &g, int64_t beg
     for (int64_t j = 0; j < g.w.out; j += g.run) {
       const int64_t behind = std::min(g.w.out, j + g.run), left = first(j), columns = last(behind - 1) - left;
       const T *seen = x + left * g.channels;
-      if (n == g.channels) Down<kMean>(seen, ld, bottom - top, columns * n, line.data());
+      if (n == g.channels) Down<kMean>(seen, ld, bottom - top, columns * n, line.get());
       else
         for (int64_t l = 0; l < columns; ++l)
-          Down<kMean>(seen + l * g.channels, ld, bottom - top, n, line.data() + l * n);
+          Down<kMean>(seen + l * g.channels, ld, bottom - top, n, line.get() + l * n);
       for (int64_t k = j; k < behind; ++k)
-        Across<kMean>(line.data() + (first(k) - left) * n, last(k) - first(k), bottom - top, n, y + k * g.channels);
+        Across<kMean>(line.get() + (first(k) - left) * n, last(k) - first(k), bottom - top, n, y + k * g.channels);
     }
   }
 }
