@@ -14,24 +14,8 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/block_quant/dot-inl.h"
-#include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/gated-inl.h"
 // clang-format on
-
-HWY_BEFORE_NAMESPACE();
-namespace opgraft::HWY_NAMESPACE {
-
-// y[rows, width] = SiLU(gate) up, of rows of a panel's width; those of y are n elements apart.
-template <class T> void GatedRows(const float *gate, const float *up, int64_t rows, int64_t width, void *y, int64_t n) {
-  const hn::ScalableTag<float> d;
-  for (int64_t r = 0; r < rows; ++r) {
-    const int64_t at = r * BlockPanel();
-    StoreF32N(hn::Mul(Silu<T>(d, hn::LoadU(d, gate + at)), hn::LoadU(d, up + at)), d, static_cast<T *>(y) + r * n,
-              size_t(width));
-  }
-}
-
-}  // namespace opgraft::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "aot_ops/common/scratch.h"
@@ -175,7 +159,7 @@ void Gated(Context &c) {
       const QuantRows some = x.from(m, p.k);
       dot({&p.f, some, p.k, lanes, a.data()}, gate.at(panel), 0, 0, rows);
       dot({&p.f, some, p.k, lanes, b.data()}, up.at(panel), 0, 0, rows);
-      gated(a.data(), b.data(), rows, std::min(lanes, n - panel * lanes), y + (m * n + panel * lanes) * size, n);
+      gated(a.data(), b.data(), lanes, rows, std::min(lanes, n - panel * lanes), y + (m * n + panel * lanes) * size, n);
     }
   });
 }

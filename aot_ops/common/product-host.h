@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 
 #include "aot_ops/common/gemm-host.h"
 #include "aot_ops/common/scratch.h"
@@ -111,6 +112,42 @@ inline void widen_a(Context &c, const GemmProblem &p, float *to) {
                  });
 }
 
+// A as float32: where it lies, or widened to `to`.
+inline const float *float_rows(Context &c, const GemmProblem &p, void *to) {
+  if (!p.copies_a()) return static_cast<const float *>(p.a.data);
+  widen_a(c, p, static_cast<float *>(to));
+  return static_cast<const float *>(to);
+}
+
+// The first product, by float32 rows of A and packed B.
+inline GemmTile first_tile(const GemmProblem &p, const float *a, const void *b, int64_t kc) {
+  return {a, p.lda(), b, p.c, p.n, p.bias, p.residual, p.m, p.n, p.k, p.activation, kc, p.scale, p.offset};
+}
+
+// Units of work over packed B: a block of rows times a few panels.
+struct PackedUnits {
+  Tiles t;
+  int64_t m, k, panels, blocks, groups;
+  PackedUnits(const GemmProblem &p, const Tiles &t)
+      : t(t),
+        m(p.m),
+        k(p.k),
+        panels(panel_count(p.n)),
+        blocks((p.m + t.rows - 1) / t.rows),
+        groups((panels + t.panels - 1) / t.panels) {}
+  int64_t count() const { return blocks * groups; }
+  // About 4 us of work are worth a hand-over to another thread.
+  int64_t grain() const {
+    const int64_t flops = 2 * std::min(t.rows, m) * k * PanelWidth_simd()() * t.panels;
+    return std::max<int64_t>(1, 200000 / std::max<int64_t>(flops, 1));
+  }
+  // run(p0, p1, m0, m1): panels and rows of a unit.
+  template <class Run> void at(int64_t unit, const Run &run) const {
+    const int64_t panel = unit % groups * t.panels, row = unit / groups * t.rows;
+    run(panel, std::min(panel + t.panels, panels), row, std::min(row + t.rows, m));
+  }
+};
+
 // a_of(i), b_of(i): which matrix of A and B the product i takes.
 template <class AOf, class BOf>
 void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, const AOf &a_of, const BOf &b_of) {
@@ -124,12 +161,7 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
     free += (bytes + 63) / 64 * 64;
     return at;
   };
-  const float *a = static_cast<const float *>(p.a.data);
-  if (p.copies_a()) {
-    auto *copy = reinterpret_cast<float *>(take(4 * p.a_floats()));
-    widen_a(c, p, copy);
-    a = copy;
-  }
+  const float *a = float_rows(c, p, take(4 * p.a_floats()));
   const int64_t next_a = p.m * (p.copies_a() ? lda : p.k);
   float *sums = nullptr;
   if (p.has_offset) {
@@ -160,21 +192,12 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
   const Tiles t = choose_tiles(p.m, p.n, p.k, TileRows_simd()(), width, f.element, c.threads());
   const auto tile_of = [&](int64_t product) {
     const int64_t am = a_of(product), at = product * p.m * p.n * element;
-    return GemmTile{a + am * next_a,
-                    lda,
-                    b ? b + b_of(product) * packed_floats(p.k, p.n) * f.element : nullptr,
-                    static_cast<char *>(p.c) + at,
-                    p.n,
-                    p.bias,
-                    p.residual ? static_cast<const char *>(p.residual) + at : nullptr,
-                    p.m,
-                    p.n,
-                    p.k,
-                    p.activation,
-                    t.kc,
-                    p.scale,
-                    p.offset,
-                    sums ? sums + am * p.m : nullptr};
+    GemmTile g =
+        first_tile(p, a + am * next_a, b ? b + b_of(product) * packed_floats(p.k, p.n) * f.element : nullptr, t.kc);
+    g.c = static_cast<char *>(p.c) + at;
+    if (p.residual) g.residual = static_cast<const char *>(p.residual) + at;
+    if (sums) g.row_sums = sums + am * p.m;
+    return g;
   };
   if (skinny) {
     const SkinnyUnits u(p, f);
@@ -200,21 +223,53 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
                      });
     return;
   }
-  // Units of work: a block of rows times a few panels.
-  const int64_t blocks = (p.m + t.rows - 1) / t.rows, groups = (panels + t.panels - 1) / t.panels;
-  // About 4 us of work are worth a hand-over to another thread.
-  const int64_t flops = 2 * std::min(t.rows, p.m) * p.k * width * t.panels;
-  const int64_t grain = std::max<int64_t>(1, 200000 / std::max<int64_t>(flops, 1));
-  c.parallel_for(p.batch * blocks * groups, grain, [&](int64_t begin, int64_t end) {
+  const PackedUnits units(p, t);
+  c.parallel_for(p.batch * units.count(), units.grain(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      const int64_t panel = i % groups * t.panels, m0 = i / groups % blocks * t.rows;
-      f.gemm(tile_of(i / groups / blocks), panel, std::min(panel + t.panels, panels), m0, std::min(m0 + t.rows, p.m));
+      const GemmTile g = tile_of(i / units.count());
+      units.at(i % units.count(), [&](int64_t p0, int64_t p1, int64_t m0, int64_t m1) { f.gemm(g, p0, p1, m0, m1); });
     }
   });
 }
 inline void run_product(Context &c, const GemmProblem &p, const ProductKernels &f) {
   auto first = [](int64_t) { return int64_t(0); };
   run_product(c, p, f, first, first);
+}
+
+// Products of one A, each by a B of its own: the bits of run_product. Where every B is packed A is widened once and
+// the threads are called once.
+template <size_t kCount>
+void run_products(Context &c, const std::array<GemmProblem, kCount> &products, const ProductKernels &f) {
+  const GemmProblem &p = products[0];
+  if (!std::ranges::all_of(products, [](auto &of) { return of.packed; })) {
+    for (auto &of : products) run_product(c, of, f);
+    return;
+  }
+  if (p.m == 0) return;
+  const Scratch<char> memory(c, product_workspace(p, f, true));
+  const float *a = float_rows(c, p, memory.get());
+  int64_t n = 0;
+  for (auto &of : products) n += of.n;
+  const Tiles t = choose_tiles(p.m, n, p.k, TileRows_simd()(), PanelWidth_simd()(), f.element, c.threads());
+  std::array<int64_t, kCount + 1> first{};  // unit of each product, of all together
+  for (size_t i = 0; i < kCount; ++i) first[i + 1] = first[i] + PackedUnits(products[i], t).count();
+  c.parallel_for(first[kCount], PackedUnits(p, t).grain(), [&](int64_t begin, int64_t end) {
+    for (size_t i = 0; i < kCount; ++i) {
+      const PackedUnits units(products[i], t);
+      const GemmTile g = first_tile(products[i], a, products[i].packed, t.kc);
+      for (int64_t u = std::max(begin, first[i]); u < std::min(end, first[i + 1]); ++u)
+        units.at(u - first[i], [&](int64_t p0, int64_t p1, int64_t m0, int64_t m1) { f.gemm(g, p0, p1, m0, m1); });
+    }
+  });
+}
+
+// Row i of A times column j of B, in double.
+template <class T> double reference_sum(const GemmProblem &p, const T *a, const T *b, int64_t i, int64_t j) {
+  double sum = 0;
+  for (int64_t l = 0; l < p.k; ++l)
+    sum += double(float(a[i * p.a.row_stride + l * p.a.column_stride])) *
+           double(float(b[l * p.b.row_stride + j * p.b.column_stride]));
+  return sum;
 }
 
 // The scalar twin of one product: sums in double, rounds once.
@@ -228,10 +283,7 @@ inline void reference_gemm(const Context &c, const GemmProblem &p, int64_t a_mat
     T *out = static_cast<T *>(p.c) + product * p.m * p.n;
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) {
-        double sum = 0;
-        for (int64_t l = 0; l < p.k; ++l)
-          sum += double(float(a[i * p.a.row_stride + l * p.a.column_stride])) *
-                 double(float(b[l * p.b.row_stride + j * p.b.column_stride]));
+        double sum = reference_sum(p, a, b, i, j);
         if (bias) sum += double(float(bias[j]));
         sum = activate(p.activation, sum);
         if (residual) sum += double(float(residual[i * p.n + j]));
