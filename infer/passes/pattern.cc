@@ -298,6 +298,19 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
 
 }  // namespace
 
+bool Pattern::siblings() const {
+  std::vector<bool> met(calls.size());
+  std::vector<Arg> next{results[0]};
+  while (!next.empty()) {
+    const Arg a = next.back();
+    next.pop_back();
+    if (a.kind != Arg::kNode || met[size_t(a.node)]) continue;
+    met[size_t(a.node)] = true;
+    next.insert(next.end(), calls[size_t(a.node)].args.begin(), calls[size_t(a.node)].args.end());
+  }
+  return std::any_of(results.begin(), results.end(), [&](auto &r) { return !met[size_t(r.node)]; });
+}
+
 Pattern pattern_of(const Graph &g, Fit fit) {
   Pattern p;
   std::map<ValueId, Pattern::Arg> args;

@@ -83,6 +83,7 @@ struct Pattern {
   std::vector<Arg> results;  // the first is a call
   std::vector<Setting> settings;
   std::map<std::string, Arg> labels;
+  bool siblings() const;  // whether the first result does not lead to every other
 };
 
 // Throws Error naming `origin` and what was expected where.

@@ -39,13 +39,14 @@ std::vector<Rule> rules_of(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
   // ones, so that a fused op is built up from what is already fused; but a rule for sparse constants, which hold for
   // few graphs and gain more there, before all of its level. Before all of them those that merely spell another
-  // primitive as one that patterns are made of: MatMul for MatMulExt.
+  // primitive as one that patterns are made of: MatMul for MatMulExt. After all of them those of siblings, any that
+  // share an input, of which each may be what another rule is for.
   struct Sized {
     Rule rule;
     std::string op;
     std::vector<std::string> calls;
     size_t size, level = 0;
-    bool sparse = false;
+    bool sparse = false, siblings = false;
   };
   std::vector<Sized> all;
   std::set<std::string> grafts, fusing, called;
@@ -62,6 +63,7 @@ std::vector<Rule> rules_of(const Registry &registry) {
       all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, p.calls.size()});
       all.back().sparse = std::any_of(p.settings.begin(), p.settings.end(),
                                       [](auto &s) { return s.kind == Pattern::Setting::kDensity; });
+      all.back().siblings = p.siblings();
       for (auto &c : p.calls) {
         all.back().calls.push_back(c.op);
         if (c.op != op->name()) called.insert(c.op);
@@ -88,7 +90,7 @@ std::vector<Rule> rules_of(const Registry &registry) {
       grown[s.op] = std::max(grown[s.op], s.level);
     }
   std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) {
-    return std::tuple(a.level, !a.sparse, b.size) < std::tuple(b.level, !b.sparse, a.size);
+    return std::tuple(a.siblings, a.level, !a.sparse, b.size) < std::tuple(b.siblings, b.level, !b.sparse, a.size);
   });
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));
