@@ -1,4 +1,4 @@
-"""Cases of Dense and DenseAdd; the format is that of swiglu/cases.py."""
+"""Cases of Dense, DenseAdd, DenseQKV and DenseSwiGLU; the format is that of swiglu/cases.py."""
 
 from math import erf
 
@@ -31,8 +31,32 @@ def bound(u, x, weight, bias=0.0, residual=0.0, transpose_b=True, activation="no
     return 1.13 * (product + 2.0**-24 * np.abs(s)) + more + 2.0**-24 * np.abs(residual)
 
 
-REFERENCE = {"Dense": dense, "DenseAdd": dense}
-BOUND = {"Dense": bound, "DenseAdd": bound}
+def each(f):
+    """f of x with each of three weights, and their biases where there are any."""
+
+    def of(x, q, k, v, *biases, **attrs):
+        return [f(x, w, *b, **attrs) for w, b in zip((q, k, v), zip(biases) if biases else [()] * 3)]
+
+    return of
+
+
+def gated(x, gate, up, transpose_b=True):
+    return dense(x, gate, transpose_b=transpose_b, activation="silu") * dense(x, up, transpose_b=transpose_b)
+
+
+def gated_bound(u, x, gate, up, transpose_b=True):
+    """The gate's error through SiLU, whose slope is below 1.13 and which makes 8 roundings; the other's; a product."""
+    off_gate, off_up = (bound(u, x, w, transpose_b=transpose_b) for w in (gate, up))
+    y, up = gated(x, gate, up, transpose_b), dense(x, up, transpose_b=transpose_b)
+    size = np.abs(dense(x, gate, transpose_b=transpose_b, activation="silu")) + 1.13 * off_gate
+    return 1.13 * off_gate * np.abs(up) + size * off_up + 9 * 2.0**-24 * (np.abs(y) + size * off_up)
+
+
+REFERENCE = {"Dense": dense, "DenseAdd": dense, "DenseQKV": each(dense), "DenseSwiGLU": gated}
+BOUND = {
+    "Dense": bound, "DenseAdd": bound, "DenseSwiGLU": gated_bound,
+    "DenseQKV": lambda u, x, *given, **attrs: each(lambda x, *w, **a: bound(u, x, *w, **a))(x, *given, **attrs),
+}  # fmt: skip
 # Two roundings at the end, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -49,15 +73,24 @@ SIZES = [
 ]
 
 
+def row(op, dtype, shapes, **attrs):
+    inputs = [(dtype, s) for s in shapes]
+    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
+
+
+def weight(k, n, transpose_b):
+    return (n, k) if transpose_b else (k, n)
+
+
 def case(op, dtype, lead, k, n, inputs, transpose_b, activation):
-    shapes = [(*lead, k), (n, k) if transpose_b else (k, n), (n,), (*lead, n)]
-    return {
-        "op": op,
-        "inputs": [(dtype, s) for s in shapes[:inputs]],
-        "attrs": {"transpose_b": transpose_b, "activation": activation},
-        "rtol": TOLERANCE[dtype],
-        "atol": SMALLEST,
-    }
+    shapes = [(*lead, k), weight(k, n, transpose_b), (n,), (*lead, n)]
+    return row(op, dtype, shapes[:inputs], transpose_b=transpose_b, activation=activation)
+
+
+def joint(dtype, lead, k, columns, biases, transpose_b):
+    """DenseQKV of three numbers of columns, DenseSwiGLU of two."""
+    shapes = [(*lead, k), *(weight(k, n, transpose_b) for n in columns), *((n,) for n in columns if biases)]
+    return row("DenseQKV" if len(columns) == 3 else "DenseSwiGLU", dtype, shapes, transpose_b=transpose_b)
 
 
 CASES = (
@@ -66,13 +99,22 @@ CASES = (
     + [case("DenseAdd", t, *s, 4, b, "none") for t in TOLERANCE for s in SIZES for b in (True, False)]
     + [case("DenseAdd", "float32", (13,), 24, 45, 4, True, a) for a in ACTIVATIONS]
     + [
+        joint(t, lead, k, (n, kv, kv + i % 2), i % 2, i % 3 > 0)
+        for t in TOLERANCE
+        for i, (lead, k, n) in enumerate(SIZES)
+        for kv in [(n + 1) // 3]
+    ]
+    + [joint(t, lead, k, (n, n), False, i % 2 == 1) for t in TOLERANCE for i, (lead, k, n) in enumerate(SIZES)]
+    + [joint("float32", (40,), 300, (0, 20, 33), True, True), joint("float32", (1,), 700, (520, 520), False, False)]
+    + [
         {
-            "op": "Dense",
-            "inputs": [("float32", (3, 40), "special"), ("float32", (20, 40)), ("float32", (20,))],
-            "attrs": {"activation": "relu"},
+            "op": op,
+            "inputs": [("float32", (3, 40), "special"), ("float32", (20, 40)), ("float32", more)],
+            "attrs": attrs,
             "rtol": TOLERANCE["float32"],
             "atol": SMALLEST,
         }
+        for op, more, attrs in [("Dense", (20,), {"activation": "relu"}), ("DenseSwiGLU", (20, 40), {})]
     ]
 )
 
@@ -102,5 +144,36 @@ REFUSED = [
         "op": "DenseAdd",
         "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (3,)), ("float32", (4, 8))],
         "error": r"DenseAdd: residual.shape must equal the product's shape \(4, 3\), got \(4, 8\)",
+    },
+    {
+        "op": "DenseQKV",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (3, 7)), ("float32", (3, 8))],
+        "error": "DenseQKV: x's last dimension must equal k_weight's K of 7, got 8",
+    },
+    {
+        "op": "DenseQKV",
+        "inputs": [("float32", (4, 8)), *[("float32", (3, 8))] * 3, ("float32", (3,))],
+        "error": "DenseQKV: takes 4 inputs, or 7 with biases, got 5",
+    },
+    {
+        "op": "DenseQKV",
+        "inputs": [("float32", (4, 8)), *[("float32", (3, 8))] * 3, *[("float32", (n,)) for n in (3, 3, 4)]],
+        "error": r"DenseQKV: v_bias.shape must be \(3,\), got \(4,\)",
+    },
+    {
+        "op": "DenseQKV",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float16", (3, 8)), ("float32", (3, 8))],
+        "error": "DenseQKV: k_weight.dtype must equal x.dtype float32, got float16",
+    },
+    {
+        "op": "DenseSwiGLU",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (5, 8))],
+        "error": "DenseSwiGLU: gate_weight and up_weight must have one N, got 3 and 5",
+    },
+    {
+        "op": "DenseSwiGLU",
+        "inputs": [("float32", (4, 8)), ("float32", (8, 3)), ("float32", (8,))],
+        "attrs": {"transpose_b": False},
+        "error": r"DenseSwiGLU: up_weight must have 2 dimensions, got shape \(8,\)",
     },
 ]

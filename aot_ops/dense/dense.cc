@@ -12,90 +12,60 @@
 // clang-format on
 
 #if HWY_ONCE
-#include "aot_ops/common/product-host.h"
+#include "aot_ops/dense/dense.h"
 
 namespace opgraft {
 namespace {
 
-// N and K of the weight as its orientation says.
-int64_t weight_n(const Arguments &c) { return c.input(1).dim(c.attr_bool("transpose_b", true) ? 0 : 1); }
-int64_t weight_k(const Arguments &c) { return c.input(1).dim(c.attr_bool("transpose_b", true) ? 1 : 0); }
+enum { kX, kWeight, kBias, kResidual };
 
 Shape check_dense(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check_same_dtype(1, "weight", 0, "x");
-  auto x = c.input(0).shape();
-  c.check(!x.empty(), "x must have at least 1 dimension, got shape ()");
-  c.check(c.input(1).rank() == 2, "weight must have 2 dimensions, got shape " + to_string(c.input(1).shape()));
-  const int64_t k = weight_k(c), n = weight_n(c);
-  c.check(may_equal(k, x.back()),
-          "x's last dimension must equal weight's K of " + std::to_string(k) + ", got " + std::to_string(x.back()));
-  if (c.inputs() > 2) {
-    c.check_same_dtype(2, "bias", 0, "x");
-    auto b = c.input(2).shape();
-    c.check(b.size() == 1 && may_equal(b[0], n),
-            "bias.shape must be (" + std::to_string(n) + ",), got " + to_string(b));
-  }
+  Shape out = check_layer(c, kWeight, "weight");
+  if (c.inputs() > kBias) check_bias(c, kBias, "bias", out.back());
   activation_from_name(c, c.attr_string("activation", "none"));
-  Shape out(x.begin(), x.end());
-  out.back() = n;
   return out;
 }
 
 void InferDense(InferContext &c) {
   c.check_inputs(2, 3);
-  c.output(c.input(0).dtype(), check_dense(c));
+  c.output(c.input(kX).dtype(), check_dense(c));
 }
 
 void InferDenseAdd(InferContext &c) {
   Shape out = check_dense(c);
-  c.check_same_dtype(3, "residual", 0, "x");
-  auto r = c.input(3).shape();
+  c.check_same_dtype(kResidual, "residual", kX, "x");
+  auto r = c.input(kResidual).shape();
   bool ok = r.size() == out.size();
   for (size_t i = 0; ok && i < r.size(); ++i) {
     ok = may_equal(r[i], out[i]);
     if (out[i] < 0) out[i] = r[i];
   }
   c.check(ok, "residual.shape must equal the product's shape " + to_string(out) + ", got " + to_string(r));
-  c.output(c.input(0).dtype(), out);
-}
-
-GemmProblem problem(const Arguments &c) {
-  const int64_t n = weight_n(c), k = weight_k(c);
-  auto x = c.input(0).shape();
-  const int64_t m = element_count(x.first(x.size() - 1));
-  const bool transposed = c.attr_bool("transpose_b", true);
-  return {c.input(0).dtype(),
-          m,
-          n,
-          k,
-          {c.input(0).raw(), k, 1},
-          {c.input(1).raw(), transposed ? 1 : n, transposed ? k : 1},
-          nullptr};
+  c.output(c.input(kX).dtype(), out);
 }
 
 GemmProblem problem(const Context &c) {
-  GemmProblem p = problem(static_cast<const Arguments &>(c));
+  GemmProblem p = layer(c, kWeight);
   p.c = c.output(0).raw();
-  p.packed = c.packed(1);
-  p.bias = c.inputs() > 2 ? c.input(2).raw() : nullptr;
-  p.residual = c.inputs() > 3 ? c.input(3).raw() : nullptr;
+  p.packed = c.packed(kWeight);
+  p.bias = c.inputs() > kBias ? c.input(kBias).raw() : nullptr;
+  p.residual = c.inputs() > kResidual ? c.input(kResidual).raw() : nullptr;
   p.activation = activation_from_name(c, c.attr_string("activation", "none"));
   return p;
 }
 
 uint64_t Workspace(InferContext &c) {
-  const GemmProblem p = problem(static_cast<const Arguments &>(c));
-  return product_workspace(p, product_kernels(p.dtype), c.input(1).known());
+  const GemmProblem p = layer(c, kWeight);
+  return product_workspace(p, product_kernels(p.dtype), c.input(kWeight).known());
 }
 
 uint64_t PackedBytes(InferContext &c, int input) {
-  const GemmProblem p = problem(static_cast<const Arguments &>(c));
-  return input == 1 ? packed_bytes(p, product_kernels(p.dtype)) : 0;
+  const GemmProblem p = layer(c, kWeight);
+  return input == kWeight ? packed_bytes(p, product_kernels(p.dtype)) : 0;
 }
 
-void PackWeight(InferContext &c, int, void *dst) {
-  const GemmProblem p = problem(static_cast<const Arguments &>(c));
+void PackWeight(InferContext &c, int input, void *dst) {
+  const GemmProblem p = layer(c, input);
   pack_b(p, product_kernels(p.dtype), dst);
 }
 

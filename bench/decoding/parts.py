@@ -5,6 +5,7 @@ import re
 
 OF_OPERATOR = {
     "MatMul": "products", "QuantBatchMatmul": "products", "DynamicQuantExt": "products",
+    "DenseQKV": "products", "DenseSwiGLU": "products",  # which take almost all of its time
     "FusedRmsNorm": "RMSNorm", "FusedAddRmsNorm": "RMSNorm", "RotaryPositionEmbedding": "RoPE", "SwiGLU": "SwiGLU",
     "KVCacheAppend": "caches", "CachedAttention": "attention", "ScaledDotProductAttention": "attention",
     "Gather": "embedding", "BlockQuantGather": "embedding",
@@ -18,7 +19,7 @@ def part(node, op):
     name = node.rpartition(":")[2]
     if op in OF_OPERATOR:
         return OF_OPERATOR[op]
-    if op.startswith("BlockQuant"):  # BlockQuantSwiGLU's products take almost all of its time
+    if op.startswith("BlockQuant"):
         return "products"
     if "norm/" in name:
         return "RMSNorm"

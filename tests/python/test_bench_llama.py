@@ -106,6 +106,7 @@ def test_every_operator_of_a_layer_belongs_to_a_part():
     for node, op, part in [("FusedAddRmsNorm:FusedRmsNorm:3/input_layernorm/Mul_1", "FusedAddRmsNorm", "RMSNorm"),
                            ("RotaryPositionEmbedding:3/self_attn/Add_1", "RotaryPositionEmbedding", "RoPE"),
                            ("SwiGLU:3/mlp/Mul", "SwiGLU", "SwiGLU"),
+                           ("DenseSwiGLU:SwiGLU:3/mlp/Mul", "DenseSwiGLU", "products"),
                            ("3/self_attn/CachedAttention", "CachedAttention", "attention")]:  # fmt: skip
         assert parts.part(node, op) == part
 

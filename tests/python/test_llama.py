@@ -54,8 +54,8 @@ def test_the_plain_model_is_llama(file):
 
 # What is put in, beside what is in all, and how close the logits are.
 KINDS = {
-    "float32": ({"SwiGLU"}, CLOSE),
-    "bfloat16": ({"SwiGLU"}, CLOSE_BFLOAT16),
+    "float32": ({"DenseQKV", "DenseSwiGLU"}, CLOSE),
+    "bfloat16": ({"DenseQKV", "DenseSwiGLU"}, CLOSE_BFLOAT16),
     "stored": ({"BlockQuantQKV", "BlockQuantSwiGLU"}, CLOSE_STORED),
     "int8": ({"SwiGLU"}, CLOSE_INT8),
 }
@@ -68,7 +68,9 @@ def test_caches_in_place_are_the_same(file, weights, grafted):
     fused, close = KINDS[weights]
     if grafted:
         report = rewrite.substitute(net)
-        assert {s["op"].split("@")[0] for s in report.swapped} >= {"FusedAddRmsNorm", "RotaryPositionEmbedding", *fused}
+        found = [s["op"].split("@")[0] for s in report.swapped]
+        assert set(found) >= {"FusedAddRmsNorm", "RotaryPositionEmbedding", *fused}
+        assert all(found.count(op) == LAYERS for op in fused)
     want = oracle(file, IDS)
     for begin, end in [(0, 6), (6, 7), (7, 8), (8, 10)]:
         got = run(net, IDS[begin:end], begin)[-1].astype(np.float64)
@@ -81,7 +83,7 @@ def test_the_grafted_plain_model_is_proven(file):
     inputs = [np.array([IDS[:4]], np.int32), np.arange(3, 7, dtype=np.int32), *past]
     report = rewrite.substitute(net, prove=[tuple(map(opgraft.Tensor, inputs))])
     found = {s["op"].split("@")[0] for s in report.swapped}
-    assert found >= {"RotaryPositionEmbedding", "ScaledDotProductAttention", "SwiGLU"}, report
+    assert found >= {"RotaryPositionEmbedding", "ScaledDotProductAttention", "DenseQKV", "DenseSwiGLU"}, report
 
 
 def test_files_that_are_no_such_model(file, tmp_path):
