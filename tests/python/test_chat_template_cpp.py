@@ -152,5 +152,5 @@ def test_a_long_talk():
 
 @pytest.mark.skipif(not smollm2(), reason="./build.sh test --all fetches the model")
 def test_the_template_of_smollm2():
-    template = llama.Checkpoint(smollm2()).metadata("tokenizer.chat_template", "")
+    template = llama.Checkpoint(smollm2()).metadata("tokenizer.chat_template", str)
     assert compare([case(template, m, p) for m in TALKS for p in (True, False)]) == 8

@@ -68,7 +68,7 @@ ExpressionPtr ExpressionParser::comparison() {
   auto left = sum();
   ExpressionPtr made;
   while (true) {
-    std::string op;
+    std::string_view op;
     if (now().kind == Token::kOperator && one_of(now().text, {"==", "!=", "<", "<=", ">", ">="})) op = now().text;
     else if (is_name({"in"})) op = "in";
     else if (is_name({"not"}) && tokens_[at_ + 1].kind == Token::kName && tokens_[at_ + 1].text == "in") op = "not in";
@@ -76,7 +76,7 @@ ExpressionPtr ExpressionParser::comparison() {
     if (!made) made = around(Kind::kCompare, now().line, "", std::move(left));
     if (op == "not in") next();
     next();
-    made->operators.push_back(op);
+    made->operators.emplace_back(op);
     add(*made, sum());
   }
 }
