@@ -70,7 +70,7 @@ stage_tsan() {
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
   local dir=$BUILD/tsan
   configure "$dir" -DOPGRAFT_BUILD_TESTS=ON -DOPGRAFT_SANITIZE=thread -DOPGRAFT_ONE_TARGET=ON
-  fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS"
+  fixed_addresses "$CMAKE" --build "$dir" -j "$JOBS" --target opgraft_tests
   fixed_addresses ctest --test-dir "$dir" --output-on-failure --no-tests=error -j "$JOBS" -R 'Thread|Concurrent|Registry' --output-junit "$RESULTS/tsan.xml"
 }
 stage_fuzz() {
