@@ -115,9 +115,10 @@ stage_demo() {
   [ -z "${CMAKE_CXX_COMPILER_LAUNCHER:-}" ] || need_ccache "$tmp/clone"
   touch "$tmp/before"
   cd "$tmp/clone"
-  env -u OPGRAFT_STAGE -u XDG_CACHE_HOME HOME="$tmp/home" TMPDIR="$tmp/tmp" ./build.sh demo
+  env -u OPGRAFT_STAGE -u XDG_CACHE_HOME -u CCACHE_DIR HOME="$tmp/home" TMPDIR="$tmp/tmp" ./build.sh demo
   touched=$(find "$tmp/home" "$tmp/tmp" -mindepth 1
-    find /bin /etc /lib /opt /root /sbin /srv /usr /var/lib -xdev -newer "$tmp/before" -type f -not -path "$ROOT/*" 2>/dev/null || true)
+    find /bin /etc /lib /opt /root /sbin /srv /usr /var/lib -xdev -newer "$tmp/before" -type f -not -path "$ROOT/*" \
+      -not -path "$OBJECTS/*" 2>/dev/null || true)
   [ -z "$touched" ] || die "demo left files outside its folder: $touched"
   env -u OPGRAFT_STAGE HOME="$tmp/home" TMPDIR="$tmp/tmp" .venv/bin/python tests/shell/demo_check.py
 }
