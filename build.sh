@@ -30,8 +30,8 @@ usage: ./build.sh [COMMAND]
                  the same, then SmolLM2 from its GGUF file: exported, grafted, writing text; options are those of
                  `opgraft generate`
   test           C++ and Python tests
-  test --all     and sanitizers, fuzzers, the demo, the wheel, the performance gate; compiles through ccache, so
-                 that a second run on a machine takes half as long
+  test --all     and sanitizers, fuzzers, the demo, the wheel, the performance gate; compiles through ccache:
+                 a second run on a machine has its objects
   bench [--quick] [--no-install]
                  the operators beside their peers, which it installs (NumPy, torch, ONNX Runtime, OpenVINO,
                  MindSpore; each in a .venv-NAME of its own), threads, the engine; in build/bench/; under 15 minutes
