@@ -87,7 +87,7 @@ stage_fuzz() {
 stage_wheel() {
   local tmp name source build=build-wheel
   tmp=$(mktemp -d)
-  trap 'rm -rf "${tmp:-}" "$ROOT/$build"' EXIT
+  trap 'rm -rf "${tmp:-}" "$ROOT/build-wheel"' EXIT
   # The compilers as CMake finds them by itself, and a folder as deep as build/: for ccache.
   export CC=cc CXX=c++
   cmd_wheel -C "build-dir=$build"
