@@ -12,6 +12,7 @@
 #include "aot_ops/common/threads.h"
 #include "infer/native_call.h"
 #include "infer/plan.h"
+#include "infer/results.h"
 #include "infer/state.h"
 #include "registry/choice.h"
 
@@ -163,6 +164,7 @@ struct Session::State {
   bool broken = false;                      // a run failed between two updates
   std::list<std::unique_ptr<Bound>> bound;  // used last first
   Observer observer;
+  Results results;
 
   State() {  // the pool's, which may be of another minor version
     std::memcpy(&services, host(), std::min<size_t>(host()->struct_size, sizeof services));
@@ -268,8 +270,7 @@ void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &o
   }
   Bound &b = *all.front();
   const Plan &plan = *b.plan;
-  if (outputs.empty())
-    for (auto &t : plan.outputs) outputs.emplace_back(t.dtype, t.dims);
+  if (outputs.empty()) outputs = state_->results.make(plan.outputs);
   if (outputs.size() != plan.outputs.size())
     throw Error(OPGRAFT_INVALID_VALUE,
                 fmt::format("model: gives {} outputs, got room for {}", plan.outputs.size(), outputs.size()));

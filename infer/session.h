@@ -50,10 +50,11 @@ class Session {
  public:
   explicit Session(std::shared_ptr<Model> model, States states = States::kOwn);
   ~Session();
-  // Runs on inputs in graph order (dtype and shape are checked). The result tensors are new and the
-  // caller's. Throws Error or GraphError naming input or node.
+  // Runs on inputs in graph order (dtype and shape are checked). The result tensors are the caller's, in memory that
+  // nobody else holds. Throws Error or GraphError naming input or node.
   std::vector<Tensor> run(const std::vector<Tensor> &inputs);
-  // The same into caller's outputs of the right types: allocates nothing in a steady state.
+  // The same into caller's outputs of the right types, which share no memory with inputs, Parameters or one another:
+  // allocates nothing in a steady state.
   void run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs);
   void set_observer(Observer observer);  // empty: none
   // Own states back to what they began with. Needed after a run that failed with states half updated.

@@ -22,13 +22,17 @@ void forget_pages(const void *data, size_t bytes) {
   if (first < last) madvise(reinterpret_cast<void *>(first), last - first, MADV_DONTNEED);
 }
 
-Tensor::Tensor(int32_t dtype, Shape dims) : dtype_(dtype), dims_(std::move(dims)) {
+size_t byte_count(int32_t dtype, const Shape &dims) {
   size_t bytes = dtype_size(dtype);
   if (bytes == 0) throw Error(OPGRAFT_INVALID_TYPE, "Tensor: unknown dtype");
-  for (int64_t d : dims_)
+  for (int64_t d : dims)
     if (d < 0 || __builtin_mul_overflow(bytes, size_t(d), &bytes))
-      throw Error(OPGRAFT_INVALID_VALUE, "Tensor: shape " + to_string(dims_) + " cannot be allocated");
-  owner_ = allocate(bytes);
+      throw Error(OPGRAFT_INVALID_VALUE, "Tensor: shape " + to_string(dims) + " cannot be allocated");
+  return bytes;
+}
+
+Tensor::Tensor(int32_t dtype, Shape dims) : dtype_(dtype), dims_(std::move(dims)) {
+  owner_ = allocate(byte_count(dtype, dims_));
   data_ = owner_.get();
 }
 

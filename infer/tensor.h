@@ -17,6 +17,9 @@ struct TensorType {
   std::string text() const { return std::string(dtype_name(dtype)) + (ranked ? to_string(dims) : "(*)"); }
 };
 
+// Bytes of a tensor. Throws Error where there is no such dtype, or nothing is as large.
+size_t byte_count(int32_t dtype, const Shape &dims);
+
 // The whole pages among these bytes of a mapped file leave memory until they are read again.
 void forget_pages(const void *data, size_t bytes);
 

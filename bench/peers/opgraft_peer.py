@@ -1,4 +1,4 @@
-"""opgraft: the row's operator (or its own program) in a traced Cell, run by the engine's session."""
+"""opgraft: the row's operator (or its own program) in a traced Cell, run by a session, results bound once."""
 
 import opgraft
 from opgraft import _core
@@ -31,9 +31,6 @@ def build(row, inputs, weights, threads):
     net = row.cell(opgraft) if row.cell else Net()
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
     session = net.session(*(opgraft.Tensor(a) for a in inputs))
-    last = []
+    last = session.run(inputs)
 
-    def run():
-        last[:] = session.run(inputs)
-
-    return run, lambda: last
+    return lambda: session.run_into(inputs, last), lambda: last

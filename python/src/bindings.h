@@ -18,6 +18,8 @@ int32_t dtype_of_number(int type_number);
 // Shares a NumPy array's memory (kept alive), or a contiguous copy where its layout needs one.
 Tensor to_tensor(py::handle array);
 std::vector<Tensor> to_tensors(const py::iterable &arrays);
+// Arrays that results are written to: never copies. ValueError where one would have to be, or is read-only.
+std::vector<Tensor> to_places(const py::iterable &arrays);
 // A NumPy array over the tensor's memory, which it keeps alive.
 py::object to_numpy(const Tensor &tensor, bool writable = true);
 py::list to_numpy(const std::vector<Tensor> &tensors);

@@ -1,9 +1,35 @@
 // Models (shared) and sessions (one per thread).
 #include "infer/session.h"
 
+#include <string>
+#include <vector>
+
 #include "bindings.h"
 
 namespace opgraft::python {
+namespace {
+
+bool overlap(const Tensor &a, const Tensor &b) {
+  return a.bytes() && b.bytes() && a.data<char>() < b.data<char>() + b.bytes() &&
+         b.data<char>() < a.data<char>() + a.bytes();
+}
+
+// No result lies where it would change what other results are computed of.
+void refuse_shared(const Graph &g, const std::vector<Tensor> &inputs, const std::vector<Tensor> &outputs) {
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const auto refuse = [&](const Tensor &t, const std::string &what) {
+      if (overlap(outputs[i], t))
+        throw py::value_error("output " + std::to_string(i) + " must have memory of its own, got that of " + what);
+    };
+    for (size_t k = 0; k < inputs.size(); ++k) refuse(inputs[k], "input " + std::to_string(k));
+    for (size_t k = 0; k < i; ++k) refuse(outputs[k], "output " + std::to_string(k));
+    for (size_t v = 0; v < g.value_count(); ++v)
+      if (const Value &value = g.value(ValueId(v)); value.kind == Value::kConstant)
+        refuse(value.constant, "Parameter " + value.name);
+  }
+}
+
+}  // namespace
 
 void bind_session(py::module_ &m) {
   py::class_<Model, std::shared_ptr<Model>>(m, "Model", "A graph, its packed weights and its plans")
@@ -32,6 +58,17 @@ void bind_session(py::module_ &m) {
             return to_numpy(out);
           },
           py::arg("inputs"))
+      .def(
+          "run_into",
+          [](Session &s, const py::iterable &inputs, const py::iterable &outputs) {
+            auto in = to_tensors(inputs), out = to_places(outputs);
+            refuse_shared(s.model().graph(), in, out);
+            py::gil_scoped_release gil;
+            s.run_into(in, out);
+          },
+          py::arg("inputs"), py::arg("outputs"),
+          "run() into the caller's arrays, of the results' dtypes and shapes: nothing is allocated. They must be "
+          "writable and contiguous, and share no memory with inputs, Parameters or one another: ValueError else.")
       .def(
           "profile",
           [](Session &s, const py::iterable &inputs, int runs) {

@@ -47,6 +47,11 @@ int32_t dtype_of_number(int n) {
   return OPGRAFT_UNKNOWN;
 }
 
+// Whether a kernel can read the array where it lies.
+static bool ready(PyArrayObject *a) {
+  return PyArray_IS_C_CONTIGUOUS(a) && PyArray_ISALIGNED(a) && PyArray_ISNOTSWAPPED(a);
+}
+
 Tensor to_tensor(py::handle h) {
   if (!PyArray_Check(h.ptr()))
     throw py::type_error("expected a NumPy array, got " + std::string(Py_TYPE(h.ptr())->tp_name));
@@ -56,16 +61,15 @@ Tensor to_tensor(py::handle h) {
     throw py::type_error("dtype " + std::string(py::str(h.attr("dtype"))) + " is not one opgraft knows");
   if (PyArray_NDIM(a) > OPGRAFT_MAX_RANK)
     throw py::value_error("a tensor has at most 8 dimensions, got " + std::to_string(PyArray_NDIM(a)));
-  PyObject *ready;
-  if (PyArray_IS_C_CONTIGUOUS(a) && PyArray_ISALIGNED(a) && PyArray_ISNOTSWAPPED(a)) {
-    Py_INCREF(a);
-    ready = reinterpret_cast<PyObject *>(a);
+  PyObject *kept = reinterpret_cast<PyObject *>(a);
+  if (ready(a)) {
+    Py_INCREF(kept);
   } else {
-    ready = PyArray_FromArray(a, PyArray_DescrFromType(PyArray_TYPE(a)), NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
-    if (!ready) throw py::error_already_set();
+    kept = PyArray_FromArray(a, PyArray_DescrFromType(PyArray_TYPE(a)), NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED);
+    if (!kept) throw py::error_already_set();
   }
-  a = reinterpret_cast<PyArrayObject *>(ready);
-  std::shared_ptr<void> owner(ready, [](void *p) {
+  a = reinterpret_cast<PyArrayObject *>(kept);
+  std::shared_ptr<void> owner(kept, [](void *p) {
     if (!Py_IsInitialized()) return;
     py::gil_scoped_acquire gil;
     Py_DECREF(static_cast<PyObject *>(p));
@@ -75,6 +79,18 @@ Tensor to_tensor(py::handle h) {
 std::vector<Tensor> to_tensors(const py::iterable &arrays) {
   std::vector<Tensor> out;
   for (auto a : arrays) out.push_back(to_tensor(a));
+  return out;
+}
+std::vector<Tensor> to_places(const py::iterable &arrays) {
+  std::vector<Tensor> out;
+  for (auto h : arrays) {
+    if (auto *a = reinterpret_cast<PyArrayObject *>(h.ptr());
+        PyArray_Check(h.ptr()) && !(ready(a) && PyArray_ISWRITEABLE(a)))
+      throw py::value_error("output " + std::to_string(out.size()) +
+                            " must be writable, contiguous, aligned and of native byte order, got an array that is " +
+                            (ready(a) ? "read-only" : "not"));
+    out.push_back(to_tensor(h));
+  }
   return out;
 }
 

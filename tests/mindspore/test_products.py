@@ -151,6 +151,33 @@ def test_an_exported_pruned_layer(tmp_path, density, swapped):
         assert (abs(y - (x64 @ w.T + bias)) <= bound).all()
 
 
+class FeedForward(nn.Cell):
+    """Gate and up of LLaMA's feed-forward layer; of three dimensions nn.Dense joins rows and parts them again."""
+
+    def __init__(self, *weights):
+        super().__init__()
+        self.gate, self.up = (nn.Dense(40, 24, has_bias=False, weight_init=Tensor(w)) for w in weights)
+
+    def construct(self, x):
+        return ops.silu(self.gate(x)) * self.up(x)
+
+
+@pytest.mark.parametrize("shape", [(7, 40), (2, 5, 40), (2, 3, 1, 40)], ids=len)
+def test_an_exported_gate_and_up_become_one_operator(shape, tmp_path):
+    x, gate, up = normal(*shape), normal(24, 40, seed=1), normal(24, 40, seed=2)
+    net = FeedForward(gate, up)
+    got, swapped = grafted(net, x, tmp_path)
+    assert swapped == ["DenseSwiGLU"]
+    a, b, size = *(x.astype(np.float64) @ w.T for w in (gate, up)), abs(x).astype(np.float64)
+    silu = a / (1 + np.exp(-a))
+    # Sums of 40 products; SiLU's slope is at most 1.1; 8 roundings of the exponential, the quotient and the products.
+    of_a, of_b = (40 * 2.0**-24 * (size @ abs(w).T) for w in (gate, up))
+    bound = 1.1 * of_a * (abs(b) + of_b) + abs(silu) * of_b + 8 * 2.0**-24 * (abs(silu * b))
+    for y in (got, net(Tensor(x)).asnumpy()):
+        assert y.shape == (*shape[:-1], 24)
+        assert (abs(y - silu * b) <= bound).all()
+
+
 class Quantising(nn.Cell):
     def __init__(self, scale, zero):
         super().__init__()

@@ -91,7 +91,7 @@ def test_three_products_of_one_x_become_one_operator(spelling):
 
 
 @pytest.mark.parametrize("gate", [ops.silu, lambda y: y * ops.sigmoid(y)], ids=["silu", "sigmoid"])
-@pytest.mark.parametrize("spelling", [s for s in SPELLED if s != "rows"])  # there a Reshape stands in between
+@pytest.mark.parametrize("spelling", SPELLED)
 def test_gate_and_up_become_one_operator(spelling, gate):
     product, weights = spelled(spelling, W[3:])
     swapped, *results = graft(lambda x, a, b: product(x, b) * gate(product(x, a)), X, *weights)
@@ -131,6 +131,16 @@ def gate_twice(x, gate, up):
     return ops.silu(gate) * up, gate
 
 
+def reshaped(rows, shape):
+    """Gate and up of x's rows joined, as MindSpore's nn.Dense has them, each result in a shape of its own."""
+
+    def write(x, gate, up):
+        gate, up = products(x.reshape(*rows), gate, up)
+        return ops.silu(gate.reshape(*shape)) * up.reshape(*shape)
+
+    return write
+
+
 def fed_back(between):
     """The third product's weight is made of the first."""
 
@@ -156,6 +166,11 @@ SQUARE = [normal(8, 8, seed=i) for i in range(4)]
     (layers(ops.relu), [X, *W[:3], *B], ["Dense"] * 3),
     (layers(lambda y: y + 1.0), [X, *W[:3], *B], ["Dense"] * 3),
     (residuals, [X, *W[:3], *B, *(normal(2, 5, len(b)) for b in B)], ["DenseAdd"] * 3),
+    (reshaped((10, 40), (2, 5, 24)), [X, *W[3:]], ["DenseSwiGLU"]),
+    (reshaped((-1, 40), (-1, 5, 24)), [X, *W[3:]], ["DenseSwiGLU"]),
+    (reshaped((10, 40), (5, 2, 24)), [X, *W[3:]], ["SwiGLU"]),
+    (reshaped((10, 40), (240,)), [X, *W[3:]], ["SwiGLU"]),
+    (reshaped((20, 20), (2, 5, 48)), [X, *(normal(24, 20, seed=i) for i in range(2))], ["SwiGLU"]),
     (fed_back(lambda y: y), SQUARE[:3], []),
     (fed_back(ops.relu), SQUARE[:3], []),
 ])  # fmt: skip
