@@ -1,6 +1,9 @@
 // GGUF files of opgraft_generate on hostile bytes: only GgufError may come out, and a vocabulary that was taken makes a
 // tokenizer.
+#include <vector>
+
 #include "infer/cli/llama/config.h"
+#include "infer/cli/llama/expand.h"
 #include "infer/cli/llama/tokenizer.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
@@ -11,6 +14,9 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
       const llama::GgufTensor *t = file.tensor(name);
       volatile char read = 0;
       for (size_t i = 0; t && i < t->bytes.size(); ++i) read = t->bytes[i];
+      if (!t) continue;
+      std::vector<float> numbers(size_t(element_count(t->dims)));
+      llama::expand(*t->type, t->bytes, numbers.data());
     }
     llama::read_config(file);
     const text::Tokenizer tokenizer(llama::text_of(file, 16).tokenizer);

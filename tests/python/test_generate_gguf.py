@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from opgraft import _core
 
-pytest.importorskip("gguf")
+gguf = pytest.importorskip("gguf")
 pytest.importorskip("jinja2")
 pytest.importorskip("tokenizers")
+import small_llama  # noqa: E402
 from generate_twins import PROGRAM, generate, needs_program, same_error, same_text  # noqa: E402
+from gguf.quants import quantize  # noqa: E402
 from small_llama import IDS, ROOT, graph_of, llama, smollm2, text_model, write  # noqa: E402
 
 sys.path.append(str(ROOT / "tests" / "fuzz" / "seeds"))
@@ -42,10 +44,8 @@ def numbered(dump):
     return re.sub(r"%\d+", lambda m: seen.setdefault(m.group(), f"%{len(seen)}"), dump)
 
 
-@pytest.mark.skipif(not GRAPH.exists(), reason="it needs a build of the C++ tests")
-@pytest.mark.parametrize("kind,weights", KINDS, ids=lambda x: str(x))
-def test_the_graph_and_its_bits_are_pythons(folder, kind, weights):
-    file = write(folder / f"{kind}.gguf", kind=kind, output=weights == "bfloat16")
+def check_graph(folder, file, weights):
+    """That both programs make one graph of the file, and the same bits of a prompt."""
     graph = graph_of(llama.build(file, weights, rows=20)[0])
     for form in ("plain", "fused"):
         if form == "fused":
@@ -58,6 +58,43 @@ def test_the_graph_and_its_bits_are_pythons(folder, kind, weights):
         want = _core.Session(_core.Model(graph)).run([ids, places])[0]
         got = np.load(folder / "logits.npy")
         assert got.tobytes() == np.asarray(want).tobytes() and np.unique(np.asarray(want)).size > 20
+
+
+needs_graph = pytest.mark.skipif(not GRAPH.exists(), reason="it needs a build of the C++ tests")
+
+
+@needs_graph
+@pytest.mark.parametrize("kind,weights", KINDS, ids=lambda x: str(x))
+def test_the_graph_and_its_bits_are_pythons(folder, kind, weights):
+    check_graph(folder, write(folder / f"{kind}.gguf", kind=kind, output=weights == "bfloat16"), weights)
+
+
+# Blocks of 256 that PyPI's gguf reads and does not write: where their halves lie, and about how large those are of
+# weights as this model has them.
+BLOCKS = {"Q2_K": ((80, 82), 4e-3), "Q3_K": ((108,), 1e-3), "Q4_K": ((0, 2), 2e-4), "Q5_K": ((0, 2), 1e-4),
+          "Q6_K": ((208,), 2e-5)}  # fmt: skip
+
+
+def drawn(array, kind):
+    """Blocks of any bits for an array's place, but for their halves, which are numbers."""
+    if kind.name not in BLOCKS:
+        return quantize(array, kind)
+    (places, size), (each, length) = BLOCKS[kind.name], gguf.GGML_QUANT_SIZES[kind]
+    rng = np.random.default_rng(array.size)
+    rows = rng.integers(0, 256, (len(array), array.shape[1] // each, length), np.uint8)
+    for at in places:
+        halves = (size * rng.uniform(-1, 1, rows.shape[:2])).astype(np.float16)
+        rows[..., at : at + 2] = halves[..., None].view(np.uint8)
+    return rows.reshape(len(array), -1)
+
+
+@needs_graph
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "stored", "int8"])
+@pytest.mark.parametrize("kind", ["Q5_0", "Q5_1", *BLOCKS])
+def test_blocks_that_are_expanded(folder, kind, weights, monkeypatch):
+    for name, value in (("WIDTH", 256), ("INNER", 512), ("quantize", drawn)):
+        monkeypatch.setattr(small_llama, name, value)
+    check_graph(folder, write(folder / f"wide_{kind}.gguf", kind=kind, output=True), weights)
 
 
 @pytest.mark.parametrize("options", [
@@ -186,9 +223,9 @@ def test_the_whole_model_is_one(folder, python):
 def test_numbers_of_a_type_that_is_not_known(folder, python):
     file = folder / "known.gguf"
     keys = raw.model(embedding_length=(raw.U32, 256), dimension_count=(raw.U32, 128), vocab_size=(raw.U32, 4))
-    file.write_bytes(raw.gguf(keys, [("token_embd.weight", (256, 4), "Q6_K")]))
+    file.write_bytes(raw.gguf(keys, [("token_embd.weight", (256, 4), "IQ4_XS")]))
     done = generate("--model", file, "--prompt", "the")
-    assert done.returncode == 1 and "tensor token_embd.weight is of type Q6_K, which is not known" in done.stderr
+    assert done.returncode == 1 and "tensor token_embd.weight is of type IQ4_XS, which is not known" in done.stderr
 
 
 def test_a_file_cut_anywhere_is_an_error(small, folder):

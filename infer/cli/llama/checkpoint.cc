@@ -5,6 +5,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "infer/cli/llama/expand.h"
 #include "infer/session.h"
 
 namespace opgraft::llama {
@@ -62,7 +63,13 @@ Tensor Checkpoint::weight(const std::string &name, const Shape &shape, int32_t d
     return out;
   }
   const char *format = format_of(*t.type);
-  if (!format) gguf_.refuse(fmt::format("tensor {} is of type {}, which is not known", name, t.type->name));
+  if (!format) {
+    Tensor out(OPGRAFT_FLOAT32, shape);
+    if (!expand(*t.type, t.bytes, out.data<float>()))
+      gguf_.refuse(fmt::format("tensor {} is of type {}, which is not known", name, t.type->name));
+    bytes(t, OPGRAFT_UINT8, {int64_t(t.bytes.size())}).rest();
+    return dtype == OPGRAFT_FLOAT32 ? out : run("Cast", {out}, wanted)[0];
+  }
   const int64_t rows = element_count(shape) / shape.back();
   const Tensor table = bytes(t, OPGRAFT_UINT8, {rows, int64_t(t.bytes.size()) / rows});
   Tensor all(OPGRAFT_INT32, {rows});

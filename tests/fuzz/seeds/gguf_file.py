@@ -5,7 +5,8 @@ import struct
 U8, I8, U16, I16, U32, I32, F32, BOOL, TEXT, ARRAY, U64, I64, F64 = range(13)
 _FORMS = {U8: "B", I8: "b", U16: "H", I16: "h", U32: "I", I32: "i", F32: "f", BOOL: "?", U64: "Q", I64: "q", F64: "d"}
 _SIZES = {"F32": (0, 1, 4), "F16": (1, 1, 2), "Q4_0": (2, 32, 18), "Q4_1": (3, 32, 20), "Q8_0": (8, 32, 34),
-          "Q6_K": (14, 256, 210)}  # fmt: skip
+          "Q5_0": (6, 32, 22), "Q5_1": (7, 32, 24), "Q2_K": (10, 256, 84), "Q3_K": (11, 256, 110),
+          "Q4_K": (12, 256, 144), "Q5_K": (13, 256, 176), "Q6_K": (14, 256, 210), "IQ4_XS": (23, 256, 136)}  # fmt: skip
 
 
 def text(s):
@@ -75,6 +76,8 @@ def ggufs():
     yield "version2", gguf(model(), tensors, version=2)
     yield "output", gguf(model(), [*tensors, ("output.weight", (32, len(TOKENS)), "Q4_0")])
     yield "aligned", gguf([*model(), ("general.alignment", U32, 64)], tensors, alignment=64)
+    for kind in ("Q5_0", "Q5_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"):
+        yield kind, gguf(model(), [("t", (256, 2), kind)])
     every = [("a", k, 1) for k in _FORMS] + [("t", TEXT, "t"), ("n", ARRAY, array(ARRAY, [array(U8, [1, 2])] * 2))]
     yield "types", gguf([(f"{name}{i}", k, v) for i, (name, k, v) in enumerate(every)])
     for name, change in {
