@@ -62,6 +62,7 @@ void bind_session(py::module_ &m) {
           "run_into",
           [](Session &s, const py::iterable &inputs, const py::iterable &outputs) {
             auto in = to_tensors(inputs), out = to_places(outputs);
+            if (out.empty()) throw py::value_error("model: it gives results, got room for none");
             refuse_shared(s.model().graph(), in, out);
             py::gil_scoped_release gil;
             s.run_into(in, out);
