@@ -159,14 +159,15 @@ def attributes(out, kernel, attrs):
     return {"out_channel": out, "kernel_size": list(kernel), **attrs}
 
 
-def case(op, dtype, x, out, kernel, attrs, *more):
-    """x: N, C, H, W, whatever the format."""
+def case(op, dtype, x, out, kernel, attrs, *more, residual=False):
+    """x: N, C, H, W, whatever the format. All but x and the residual also come as constants, packed and folded."""
     weight = (out, x[1] // attrs.get("group", 1), *kernel)
     if attrs.get("format") == "NHWC":
         x, weight = ((s[0], *s[2:], s[1]) for s in (x, weight))
     return {
         "op": op,
         "inputs": [(dtype, x), (dtype, weight), *more],
+        "constant": range(1, 2 + len(more) - residual),
         "attrs": attributes(out, kernel, attrs),
         "rtol": TOLERANCE[dtype],
         "atol": SMALLEST,
@@ -196,7 +197,7 @@ def follow(op, dtype, x, out, kernel, attrs, residual, activation, params=None, 
             for i in range(2)
         )
         more.append((dtype, (x[0], h, w, out) if attrs.get("format") == "NHWC" else (x[0], out, h, w)))
-    return case(op, dtype, x, out, kernel, {**attrs, "activation": activation}, *more)
+    return case(op, dtype, x, out, kernel, {**attrs, "activation": activation}, *more, residual=residual)
 
 
 def nhwc(x, out, kernel, attrs):
@@ -231,6 +232,16 @@ SIZES += [
     ((1, 4, 3, 4), 2, (1, 1), {}),
     ((1, 40, 32, 32), 17, (1, 1), {}),  # channels 4 KiB apart
     ((1, 12, 14, 14), 33, (5, 5), {"pad_mode": "same", "stride": [1, 1, 2, 2], "group": 3}),
+]
+# Winograd's tiles, where the weights are constant: odd sizes, in groups, rows cut into strips, one pixel, none but
+# padding; panels of output channels that are not full.
+SIZES += [
+    ((2, 64, 9, 13), 40, (3, 3), {"pad_mode": "same"}),
+    ((1, 128, 6, 5), 96, (3, 3), {"pad_mode": "pad", "pad": [2, 1, 0, 3], "group": 2}),
+    ((1, 32, 3, 230), 67, (3, 3), {"pad_mode": "same"}),
+    ((2, 100, 3, 3), 32, (3, 3), {}),
+    ((1, 64, 0, 2), 32, (3, 3), {"pad_mode": "pad", "pad": [2, 2, 2, 2]}),
+    ((1, 40, 40, 40), 56, (3, 3), {"pad_mode": "same"}),
 ]
 CASES = (
     [case("Conv2D", t, *s) for t in TOLERANCE for s in SIZES]

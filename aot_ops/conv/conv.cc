@@ -141,18 +141,21 @@ Conv weights(const Arguments &c) {
   return g;
 }
 
-// The problem without addresses, and how it is cut.
-Conv problem(const Arguments &c) {
+// The problem without addresses; packed: whether the weights come in the kernel's form.
+Conv problem(const Arguments &c, bool packed) {
   const Attributes a = attributes(c);
   const Axes at = axes(a.nhwc);
   Conv g = weights(c);
   g.batch = c.input(0).dim(0), g.h.in = c.input(0).dim(int(at.h)), g.w.in = c.input(0).dim(int(at.w));
   fit_window(g.h, a.mode, a.pad[0], a.pad[1]);
   fit_window(g.w, a.mode, a.pad[2], a.pad[3]);
+  g.winograd = packed && g.suits_winograd();
   return g;
 }
 
-int64_t packed_floats(const Conv &g) { return g.depthwise() ? depthwise_packed_floats(g) : general_packed_floats(g); }
+int64_t packed_floats(const Conv &g) {
+  return g.winograd ? winograd_packed_floats(g) : g.depthwise() ? depthwise_packed_floats(g) : general_packed_floats(g);
+}
 
 int64_t round_up(int64_t floats) { return (floats + 15) / 16 * 16; }
 // Scale, then shift, each with a vector of zeros behind: whole ones are read.
@@ -194,7 +197,8 @@ struct State {
 };
 
 void plan(Conv &g) {
-  if (g.depthwise()) depthwise_plan(g);
+  if (g.winograd) winograd_plan(g);
+  else if (g.depthwise()) depthwise_plan(g);
   else general_plan(g);
 }
 
@@ -203,7 +207,7 @@ template <Form form> void *Init(InferContext &c) {
     for (int64_t d : c.input(i).shape())
       if (d <= 0) return nullptr;
   auto s = std::make_unique<State>();
-  s->g = problem(c);
+  s->g = problem(c, c.input(1).known());
   plan(s->g);
   bool known = true;
   for (int i = 2; i < kResidual[form]; ++i) known = known && c.input(i).known();
@@ -223,23 +227,32 @@ uint64_t total_floats(const Conv &g, bool packed, int64_t threads) {
 uint64_t Workspace(InferContext &c) {
   for (int i = 0; i < 2; ++i)
     if (c.input(i).size() <= 0) return 0;
-  Conv g = problem(c);
+  Conv g = problem(c, c.input(1).known());
   plan(g);
   return 4 * total_floats(g, c.input(1).known(), std::max<int64_t>(1, std::thread::hardware_concurrency()));
 }
 
-uint64_t PackedBytes(InferContext &c, int input) { return input == 1 ? 4 * uint64_t(packed_floats(weights(c))) : 0; }
+// What is packed ahead, by the weights alone.
+Conv packable(const Arguments &c) {
+  Conv g = weights(c);
+  g.winograd = g.suits_winograd();
+  return g;
+}
+uint64_t PackedBytes(InferContext &c, int input) { return input == 1 ? 4 * uint64_t(packed_floats(packable(c))) : 0; }
 
 void PackWeight(InferContext &c, int, void *dst) {
-  const Conv g = weights(c);
-  if (g.depthwise()) depthwise_pack(g, static_cast<float *>(dst));
+  const Conv g = packable(c);
+  if (g.winograd) winograd_pack(g, static_cast<float *>(dst));
+  else if (g.depthwise()) depthwise_pack(g, static_cast<float *>(dst));
   else general_pack(g, 0, g.groups, static_cast<float *>(dst));
 }
 
 template <Form form> void Kernel(Context &c) {
   if (c.output(0).size() == 0) return;
   const auto *state = c.state<State>();
-  Conv g = state ? state->g : problem(c);
+  const bool packed = c.packed(1);
+  Conv g = state ? state->g : problem(c, packed);
+  if (state && g.winograd != (packed && g.suits_winograd())) g = problem(c, packed), state = nullptr;
   if (!state) plan(g);
   g.x = c.input(0).raw(), g.weight = c.input(1).raw(), g.y = c.output(0).raw();
   if constexpr (form != kPlain) g.activation = activation(c);
@@ -269,13 +282,13 @@ template <Form form> void Kernel(Context &c) {
   const double products = double(g.pixels()) * double(g.outputs) * double(g.batch) * double(g.k()) / double(count);
   const int64_t grain = std::max<int64_t>(1, int64_t((g.depthwise() ? 50000 : 200000) / std::max(1.0, products)));
   c.parallel_for(count, grain, [&](int64_t begin, int64_t end, int worker) {
-    (g.depthwise() ? depthwise_run : general_run)(g, begin, end, scratch + worker * each);
+    (g.winograd ? winograd_run : g.depthwise() ? depthwise_run : general_run)(g, begin, end, scratch + worker * each);
   });
 }
 
 // The formula, in double; padding is 0.
 template <Form form> void Reference(Context &c) {
-  const Conv g = problem(c);
+  const Conv g = problem(c, false);
   std::vector<float> constants(size_t(constant_floats(g)));
   fold<form>(c, g, constants.data());
   const ConvActivation act = form == kPlain ? ConvActivation::kNone : activation(c);

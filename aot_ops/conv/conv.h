@@ -1,4 +1,4 @@
-// What a convolution consists of, shared by the kernels (general.cc, depthwise.cc) and the operators (conv.cc).
+// What a convolution consists of, shared by the kernels (kernels.cc) and the operators (conv.cc).
 #pragma once
 
 #include "aot_ops/common/window.h"
@@ -22,6 +22,12 @@ struct ConvCut {
   int64_t line = 0, plane = 0;   // kPadded: floats of a row, and of a phase (every stride-th row and column)
   int64_t stride = 0;            // floats of scratch from channel to channel
   int64_t scratch = 0;           // floats that one thread needs
+  // Winograd: size and grain are in rows of tiles of 2 x 2 pixels, bands are bands of these times `strips`.
+  static constexpr int64_t kTogether = 8;  // channels whose padded rows are there at a time, `stride` apart
+  int64_t strips = 1, columns = 0;         // of the tiles' columns, and tiles of one across
+  int64_t tiles = 0;                       // of a unit, and what whole vectors reach behind them
+  int64_t block = 1;                       // panels of output channels whose sums are there at a time
+  int64_t wide = 0;                        // floats of a row of y's in scratch
 };
 
 // y[n, o, i, j] = act(scale[o] sum(weight[o, c, k, l] x[n, group's c, h.at(i, k), w.at(j, l)]) + shift[o] + residual).
@@ -34,7 +40,8 @@ struct Conv {
   bool nhwc = false;  // the layout of x, y and residual
   ConvActivation activation = ConvActivation::kNone;
   const float *scale = nullptr, *shift = nullptr;  // by output channel
-  const float *packed = nullptr;                   // weights as pack_conv leaves them
+  const float *packed = nullptr;                   // weights in the kernel's form
+  bool winograd = false;                           // which is that of Winograd's tiles
   ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }
@@ -51,9 +58,16 @@ struct Conv {
     return channels == groups && m() < (nhwc ? 2 : 4) &&
            double(h.span()) * double(phases()) * double(phase_length(64)) < kMost;
   }
+  // Whether constant weights are held for Winograd's tiles: with few channels, turning x and y costs what it saves.
+  bool suits_winograd() const {
+    constexpr int64_t kLeast = 32, kLeastProduct = 2048;
+    const auto suits = [](const Window &v) { return v.kernel == 3 && v.stride == 1 && v.dilation == 1; };
+    const int64_t each = channels / groups;
+    return suits(h) && suits(w) && std::min(each, m()) >= kLeast && each * m() >= kLeastProduct;
+  }
 };
 
-// The two kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
+// The kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
 // thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
 // pack works on groups [begin, end).
 int64_t general_packed_floats(const Conv &g);
@@ -65,6 +79,11 @@ int64_t depthwise_packed_floats(const Conv &g);
 void depthwise_pack(const Conv &g, float *dst);
 void depthwise_plan(Conv &g);
 void depthwise_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
+
+int64_t winograd_packed_floats(const Conv &g);
+void winograd_pack(const Conv &g, float *dst);
+void winograd_plan(Conv &g);
+void winograd_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
 
 inline int64_t conv_units(const Conv &g) {
   return g.batch * (!g.depthwise() ? g.groups : g.nhwc ? 1 : g.outputs) * g.cut.bands * g.cut.parts;

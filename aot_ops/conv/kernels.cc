@@ -12,15 +12,18 @@
 #include "opgraft/simd.h"
 #include "general-inl.h"
 #include "depthwise-inl.h"
+#include "winograd-inl.h"
 // clang-format on
 
 #if HWY_ONCE
+#include "aot_ops/common/caches.h"
 #include "aot_ops/common/gemm-host.h"
 
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GeneralUnits)
 OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
 OPGRAFT_SIMD(DepthwiseSlack)
+OPGRAFT_SIMD_FLOATS(WinogradUnits)
 
 namespace {
 
@@ -176,6 +179,73 @@ void depthwise_pack(const Conv &g, float *dst) {
 
 void depthwise_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   DepthwiseUnits_simd(g.dtype)(g, begin, end, scratch);
+}
+
+int64_t winograd_packed_floats(const Conv &g) {
+  const int64_t rows = TileRows_simd()();
+  return g.groups * 16 * ((g.m() + rows - 1) / rows * rows) * (g.channels / g.groups);
+}
+
+// By group, position and panel of a tile's rows of output channels: for every input channel one of each of these.
+void winograd_pack(const Conv &g, float *dst) {
+  const int64_t rows = TileRows_simd()(), m = g.m(), each = g.channels / g.groups, panels = (m + rows - 1) / rows;
+  const auto widen = Widen_simd(g.dtype);
+  const int64_t element = int64_t(dtype_size(g.dtype));
+  std::vector<float> taps(size_t(each * 9));
+  const auto turn = [](double a, double b, double c, double *to) {  // G times a column
+    to[0] = a, to[1] = (a + b + c) / 2, to[2] = (a - b + c) / 2, to[3] = c;
+  };
+  std::fill_n(dst, winograd_packed_floats(g), 0.0f);
+  for (int64_t o = 0; o < g.outputs; ++o) {
+    widen({static_cast<const char *>(g.weight) + o * each * 9 * element, each * 9, 1}, each * 9, 0, 1, taps.data(), 0);
+    const int64_t group = o / m, panel = o % m / rows, lane = o % m % rows;
+    for (int64_t c = 0; c < each; ++c) {
+      const auto w = [&](int64_t tap) { return double(taps[size_t(g.nhwc ? tap * each + c : c * 9 + tap)]); };
+      double columns[3][4], row[4];
+      for (int64_t l = 0; l < 3; ++l) turn(w(l), w(3 + l), w(6 + l), columns[l]);
+      for (int64_t k = 0; k < 4; ++k) {
+        turn(columns[0][k], columns[1][k], columns[2][k], row);
+        for (int64_t l = 0; l < 4; ++l)
+          dst[(((group * 16 + k * 4 + l) * panels + panel) * each + c) * rows + lane] = float(row[l]);
+      }
+    }
+  }
+}
+
+void winograd_plan(Conv &g) {
+  const int64_t panel = PanelWidth_simd()(), lanes = panel / 2, rows = TileRows_simd()();
+  const auto whole = [&](int64_t n) { return (n + lanes - 1) / lanes * lanes; };
+  const int64_t tall = (g.h.out + 1) / 2, across = (g.w.out + 1) / 2, each = g.channels / g.groups;
+  const int64_t panels = (g.m() + rows - 1) / rows;
+  // Half of L2 for a unit's tiles; two vectors of them at least.
+  const int64_t most = std::clamp<int64_t>(caches().l2 / 2 / (16 * 4 * each), panel, 96);
+  ConvCut &c = g.cut;
+  c = {};
+  c.size = tall;
+  c.strips = (across + most - 1) / most;
+  c.columns = (across + c.strips - 1) / c.strips;
+  int64_t least = INT64_MAX;  // vectors of all bands
+  for (int64_t r = 1; r <= std::clamp<int64_t>(most / c.columns, 1, tall); ++r)
+    if (const int64_t cost = (tall + r - 1) / r * whole(r * c.columns); cost <= least) least = cost, c.grain = r;
+  c.bands = (tall + c.grain - 1) / c.grain * c.strips;
+  c.tiles = whole((c.grain - 1) * c.columns + whole(c.columns));
+  // Few bands: the output channels are cut, too, though whoever takes a part may have to turn the band's x again.
+  const double units = double(g.batch * g.groups * c.bands);
+  const double cycles = units * double(c.tiles / lanes * 16 * g.m() * each) / 2;
+  c.parts = std::clamp<int64_t>(int64_t(std::min(8.0, cycles / 40000) / units + 0.99), 1, panels);
+  const int64_t of_part = (panels + c.parts - 1) / c.parts;
+  c.block = std::clamp<int64_t>((96 << 10) / (16 * 4 * rows * c.tiles), 1, of_part);
+  c.line = 2 * c.columns + 2;
+  c.stride = (2 * c.grain + 2) * c.line;
+  c.wide = 2 * whole(c.columns);
+  const int64_t outputs = c.block * rows;
+  const int64_t padded = ConvCut::kTogether * c.stride + 2 * panel, turned = g.nhwc ? 2 * c.columns * outputs : 0;
+  c.scratch = 16 + 16 * (each + outputs) * c.tiles + 2 * outputs * c.wide + std::max(padded, turned);
+  c.scratch = (c.scratch + 15) / 16 * 16;
+}
+
+void winograd_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  WinogradUnits_simd(g.dtype)(g, begin, end, scratch);
 }
 
 }  // namespace opgraft

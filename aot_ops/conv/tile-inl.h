@@ -59,6 +59,18 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
 #pragma GCC unroll 4
     for (int v = 0; v < V; ++v) acc[r][v] = hn::Zero(d);
   }
+  // What the sums meet at the end comes while they are made.
+  if (kPixels && t.y) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      __builtin_prefetch(t.y + r * t.ld, 1);
+      __builtin_prefetch(t.y + r * t.ld + V * kLanes - 1, 1);
+      if (t.residual) {
+        __builtin_prefetch(t.residual + r * t.ld);
+        __builtin_prefetch(t.residual + r * t.ld + V * kLanes - 1);
+      }
+    }
+  }
   const float *w = t.w, *x = t.x;
   for (int64_t c = 0; c < t.steps; ++c, x += t.stride) {
     for (int64_t k = 0; k < t.taps; ++k, w += kPanel) {

@@ -50,6 +50,38 @@ def test_conv2d(mode, channels, out, kernel, kwargs, layout):
         within(net(x), CONV.conv2d(*wide, **attrs), CONV.bound(0, *wide, **attrs))
 
 
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_what_is_not_finite_is_as_the_formula_has_it(layout):
+    """Of Winograd's tiles, whose differences would make NaN of infinity."""
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    net, x = nn.Conv2d(64, 40, 3, data_format=layout), normal(2, 64, 11, 14)
+    x[0, 3, 4, 5], x[0, 60, 4, 6], x[1, 0, 10, 13] = np.inf, -np.inf, np.nan
+    if layout == "NHWC":
+        x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    weight = np.clip(normal(*net.weight.shape, seed=1), 0.5, 1.5)
+    weight.reshape(40, -1)[7] = 0  # 0 times infinity
+    net.weight.set_data(weight)
+    got, wide = net(x).asnumpy(), [a.astype(np.float64) for a in (x, weight)]
+    with np.errstate(invalid="ignore"):
+        want = CONV.conv2d(*wide, format=layout, pad_mode="same")
+    finite = np.isfinite(want)
+    assert 0 < (~finite).sum() < finite.sum() and np.isposinf(want).any() and np.isneginf(want).any()
+    np.testing.assert_array_equal(got[~finite], want[~finite])
+    bound = CONV.bound(0, np.nan_to_num(wide[0], posinf=0, neginf=0), wide[1], format=layout, pad_mode="same")
+    assert (np.abs(got[finite] - want[finite]) <= (bound + 2.0**-24 * np.abs(want))[finite]).all()
+
+
+def test_threads_do_not_change_a_bit_of_winograds_tiles():
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    for shape, out in (((1, 64, 31, 30), 40), ((2, 256, 7, 7), 130)):  # bands of rows, parts of the output channels
+        net, x, found = nn.Conv2d(shape[1], out, 3), normal(*shape), []
+        for threads in (1, 2, 4):
+            _core.set_threads(threads)
+            found.append(net(x).asnumpy())
+        _core.set_threads(0)
+        assert all(f.tobytes() == found[0].tobytes() for f in found) and found[0].any()
+
+
 @MODES
 def test_normalisation_pools_and_flatten(mode):
     opgraft.set_context(mode=mode)
