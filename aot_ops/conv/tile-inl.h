@@ -72,24 +72,28 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
     }
   }
   const float *w = t.w, *x = t.x;
-  for (int64_t c = 0; c < t.steps; ++c, x += t.stride) {
-    for (int64_t k = 0; k < t.taps; ++k, w += kPanel) {
-      const float *at = x + t.offsets[k];
-      const float *vectors = kPixels ? at : w, *factors = kPixels ? w : at;
-      GemmVec b[V];
+  const auto step = [&](const float *at) HWY_ATTR {
+    const float *vectors = kPixels ? at : w, *factors = kPixels ? w : at;
+    GemmVec b[V];
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) {
-        b[v] = hn::LoadU(d, vectors + v * kLanes);
-        // Pixels that come soon, of channels that may lie pages apart; a line is 16 floats.
-        if (kPixels && v * kLanes % 16 == 0) __builtin_prefetch(at + kAhead + v * kLanes);
-      }
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r) {
-        const auto a = hn::Set(d, factors[r]);
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
-      }
+    for (int v = 0; v < V; ++v) {
+      b[v] = hn::LoadU(d, vectors + v * kLanes);
+      // Pixels that come soon, of channels that may lie pages apart; a line is 16 floats.
+      if (kPixels && v * kLanes % 16 == 0) __builtin_prefetch(at + kAhead + v * kLanes);
     }
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+      const auto a = hn::Set(d, factors[r]);
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
+    }
+    w += kPanel;
+  };
+  if (t.taps == 1) {
+    for (int64_t c = 0; c < t.steps; ++c, x += t.stride) step(x + t.offsets[0]);
+  } else {
+    for (int64_t c = 0; c < t.steps; ++c, x += t.stride)
+      for (int64_t k = 0; k < t.taps; ++k) step(x + t.offsets[k]);
   }
   if (t.y) {
 #pragma GCC unroll 16
