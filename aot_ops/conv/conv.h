@@ -8,8 +8,8 @@ namespace opgraft {
 enum class ConvActivation : int32_t { kNone, kRelu, kRelu6 };
 
 // Where the kernel reads x: where it lies (1 x 1, nothing between the pixels), from rows with their padding, or from a
-// matrix of what each pixel of y sees (im2col).
-enum class ConvSource : int32_t { kInPlace, kPadded, kColumns };
+// matrix of what each pixel of y sees (im2col), by element or by pixel.
+enum class ConvSource : int32_t { kInPlace, kPadded, kColumns, kRows };
 
 // How the work is cut. A unit is a band of y's rows (kPadded) or pixels of one image and group, times a part of its
 // output channels. The sum of an element runs over `steps` times `taps` in the same order however it is cut.
@@ -19,8 +19,10 @@ struct ConvCut {
   int64_t steps = 0, taps = 1;   // channels, and elements of each that a pixel sees; kColumns: all are steps
   int64_t size = 0, grain = 1;   // rows or pixels; bands begin at multiples of grain
   int64_t bands = 1, parts = 1;  // parts: of panels of output channels
-  int64_t line = 0, plane = 0;   // kPadded: floats of a row, and of a phase (every stride-th row and column)
-  int64_t stride = 0;            // floats of scratch from channel to channel
+  int64_t line = 0, plane = 0;   // kPadded: floats of a row, and of a phase (every stride-th row and column);
+                                 // kRows: line is from pixel to pixel
+  int64_t stride = 0;            // floats of scratch from channel to channel; kRows: from element to element
+  int64_t piece = 0;             // kRows: of the steps, whose products are summed at a time
   int64_t scratch = 0;           // floats that one thread needs
   // Winograd: size and grain are in rows of tiles of 2 x 2 pixels, bands are bands of these times `strips`.
   static constexpr int64_t kTogether = 8;  // channels whose padded rows are there at a time, `stride` apart
@@ -52,6 +54,11 @@ struct Conv {
   int64_t row_phases() const { return std::min(h.stride, h.span()); }
   int64_t phases() const { return std::min(w.stride, w.span()); }
   int64_t phase_length(int64_t panel) const { return w.out + (w.span() - 1) / w.stride + 2 * panel; }
+  // Whether a pixel of y sees one of x, its own.
+  bool flat() const {
+    const auto same = [](const Window &v) { return v.kernel == 1 && v.stride == 1 && v.out == v.in && v.before == 0; };
+    return same(h) && same(w);
+  }
   // One input channel for few outputs: a product of matrices would have next to no rows. In double: no overflow.
   bool depthwise() const {
     constexpr double kMost = 1 << 24;

@@ -131,9 +131,9 @@ HWY_INLINE int64_t ConvOffset(const Conv &g, int64_t k, int64_t l) {
          column / g.w.stride;
 }
 
-// What the pixels [p0, p1) of y see: dst[(c * taps + t) * stride + pixel].
-template <class T> void FillColumns(const Conv &g, const T *x, int64_t p0, int64_t p1, float *dst) {
-  const int64_t channels = g.channels / g.groups, taps = g.taps(), stride = g.cut.stride;
+// What the pixels [p0, p1) of y see: dst[(c * taps + t) * stride + pixel - p0].
+template <class T> void FillColumns(const Conv &g, const T *x, int64_t p0, int64_t p1, int64_t channels, float *dst) {
+  const int64_t taps = g.taps(), stride = g.cut.stride;
   for (int64_t p = p0, n; p < p1; p += n) {  // the part of a row of y that lies in the band
     const int64_t i = p / g.w.out, j = p % g.w.out;
     n = g.w.out - j < p1 - p ? g.w.out - j : p1 - p;

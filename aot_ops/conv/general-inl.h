@@ -91,8 +91,54 @@ template <class T> void ChannelLanes(const Conv &g, const Band &b, ConvTile t, c
   }
 }
 
+// What the pixels [p0, p1) of y see, pixel by pixel: dst[(pixel - p0) * line + c * taps + t]. x: of the group.
+template <class T> void FillRows(const Conv &g, const T *x, int64_t p0, int64_t p1, float *dst) {
+  const ConvCut &c = g.cut;
+  const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in, taps = g.taps();
+  if (g.flat()) {
+    x += p0 * (g.nhwc ? g.channels : 1);
+    return Gather(x, g.nhwc ? g.channels : 1, g.nhwc ? 1 : plane, p1 - p0, each, dst, c.line);
+  }
+  float *columns = dst + kBlockRows * c.line;
+  for (int64_t from = 0; from < each; from += ConvCut::kTogether) {
+    const int64_t some = std::min(ConvCut::kTogether, each - from);
+    FillColumns(g, x + from * (g.nhwc ? 1 : plane), p0, p1, some, columns);
+    Gather(static_cast<const float *>(columns), 1, c.stride, p1 - p0, some * taps, dst + from * taps, c.line);
+  }
+}
+
+// Panels [p0, p1) of the product of these rows; pieces of a panel stay in L1 meanwhile.
+template <class T> void PixelRows(const Conv &g, const Band &b, const float *x, int64_t p0, int64_t p1, float *sums) {
+  const int64_t m = g.m(), k = g.k(), panels = (m + kPanel - 1) / kPanel, ld = g.cut.line;
+  float *turned = sums + kBlockRows * kPanel;
+  for (int64_t p = p0; p < p1; ++p) {
+    const int64_t n = std::min(m - p * kPanel, kPanel), o = b.group * m + p * kPanel;
+    const float *w = g.packed + (b.group * panels + p) * kPanel * k;
+    for (int64_t from = 0, some; from < k; from += some) {
+      some = std::min(g.cut.piece, k - from);
+      const float *part = w + from * kPanel;
+      for (int64_t row = 0, rows; row < b.count; row += rows) {
+        rows = TileSize(b.count, row);
+        // The first rows stream the piece in; the others have time to bring the next one.
+        MicroRows(rows, x + row * ld + from, ld, part, some, sums + row * kPanel, kPanel, from > 0,
+                  part + (row == 0 ? 512 : some * kPanel));
+      }
+    }
+    if (g.nhwc) {
+      for (int64_t r = 0; r < b.count; ++r)
+        Finish<true, T>(g, o, sums + r * kPanel, (b.image * g.pixels() + b.first + r) * g.outputs + o, n);
+      continue;
+    }
+    Gather(static_cast<const float *>(sums), 1, kPanel, n, b.count, turned, kBlockRows);
+    for (int64_t c = 0; c < n; ++c)
+      Finish<false, T>(g, o + c, turned + c * kBlockRows, (b.image * g.outputs + o + c) * g.pixels() + b.first,
+                       b.count);
+  }
+}
+
 template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
-  HWY_ALIGN float sums[kTileRows * kWidest];
+  HWY_ALIGN float sums[2 * kBlockRows * kPanel];
+  static_assert(kTileRows * kWidest <= 2 * kBlockRows * kPanel);
   const ConvCut &c = g.cut;
   // In front of the scratch: which band it holds, and the taps.
   int64_t *held = reinterpret_cast<int64_t *>(scratch), *offsets = held + 1;
@@ -123,6 +169,13 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
                nullptr,
                nullptr,
                BoundsOf(g.activation)};
+    const int64_t p0 = part * panels / c.parts, p1 = (part + 1) * panels / c.parts;
+    if (c.source == ConvSource::kRows) {
+      if (*held != band) FillRows(g, x, first, last, filled);
+      *held = band;
+      PixelRows<T>(g, b, filled, p0, p1, sums);
+      continue;
+    }
     const float *source = filled;
     // Whole vectors are read: not in place where the last of them would reach past x.
     const int64_t behind =
@@ -132,10 +185,9 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
       t.stride = plane;
     } else if (*held != band) {
       if (padded) FillPadded(g, x, first, last, each, filled);
-      else FillColumns(g, x, first, last, filled);
+      else FillColumns(g, x, first, last, each, filled);
       *held = band;
     }
-    const int64_t p0 = part * panels / c.parts, p1 = (part + 1) * panels / c.parts;
     if (c.pixel_lanes) PixelLanes<T>(g, b, t, source, p0, p1);
     else ChannelLanes<T>(g, b, t, source, p0, p1);
   }

@@ -16,8 +16,8 @@
 // clang-format on
 
 #if HWY_ONCE
-#include "aot_ops/common/caches.h"
 #include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/tiles.h"
 
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GeneralUnits)
@@ -88,6 +88,31 @@ double cut_bands(const Conv &g, ConvCut &c) {
   return least;
 }
 
+// Whether rows of what a pixel sees are worth their making: for many products of each element, of sums so long that a
+// panel of weights does not stay in L1 else. Windows that overlap would be written often.
+bool suits_rows(const Conv &g) {
+  const int64_t panels = g.m() / PanelWidth_simd()();
+  if (g.flat()) return panels >= 4 && g.k() >= (g.nhwc ? 16 : 256);
+  return panels >= 8 && g.k() >= 256 && g.h.stride > 1 && g.w.stride > 1;
+}
+
+ConvCut cut_rows(const Conv &g) {
+  const int64_t panel = PanelWidth_simd()(), panels = (g.m() + panel - 1) / panel;
+  const Tiles t = choose_tiles(g.pixels(), g.m(), g.k(), TileRows_simd()(), panel, sizeof(float), 2);
+  ConvCut c;
+  c.source = ConvSource::kRows, c.pixel_lanes = false;
+  c.steps = g.k(), c.piece = t.kc;
+  c.size = g.pixels(), c.grain = t.rows;
+  c.bands = (c.size + t.rows - 1) / t.rows;
+  c.line = (c.steps + 15) / 16 * 16 + 16;
+  c.stride = kBlockRows;
+  c.scratch = 16 + kBlockRows * c.line + (g.flat() ? 0 : ConvCut::kTogether * g.taps() * c.stride);
+  const double units = double(c.bands * g.batch * g.groups);
+  const double cycles = double(g.batch * g.groups * c.size) * double(c.steps * panels);
+  c.parts = std::clamp<int64_t>(int64_t(std::min(8.0, cycles / 40000) / units + 0.99), 1, panels);
+  return c;
+}
+
 }  // namespace
 
 int64_t general_packed_floats(const Conv &g) { return g.groups * packed_floats(g.k(), g.m()); }
@@ -111,8 +136,7 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
 
 void general_plan(Conv &g) {
   const int64_t lanes = PanelWidth_simd()() / 2;
-  auto same = [](const Window &v) { return v.kernel == 1 && v.stride == 1 && v.out == v.in && v.before == 0; };
-  const bool flat = same(g.h) && same(g.w);
+  const bool flat = g.flat();
   if (flat) {  // 1 x 1: one long row
     g.w.in = g.w.out = g.pixels();
     g.h.in = g.h.out = 1;
@@ -141,6 +165,7 @@ void general_plan(Conv &g) {
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);
     if (!flat) consider(ConvSource::kPadded, pixel_lanes);
   }
+  if (suits_rows(g)) best = cut_rows(g);
   g.cut = best;
 }
 

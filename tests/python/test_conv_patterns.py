@@ -1,5 +1,7 @@
 """How convolutions and what follows them are spelled, and what they are grafted to; and what is left alone."""
 
+import tempfile
+
 import numpy as np
 import opgraft
 import pytest
@@ -59,7 +61,8 @@ FUSED = [
 def grafted(net, *x, prove=True):
     """(the graph's operators, the largest difference, that of the plain results from 0)"""
     want = net(*map(Tensor, x)).asnumpy()
-    graph = opgraft.load(opgraft.export(net, *map(Tensor, x), file_name="build/conv_pattern.mindir"))
+    with tempfile.TemporaryDirectory() as folder:  # others run beside this
+        graph = opgraft.load(opgraft.export(net, *map(Tensor, x), file_name=f"{folder}/conv.mindir"))
     rewrite.substitute(graph, prove=x if prove else None)
     got = nn.GraphCell(graph)(*map(Tensor, x)).asnumpy()
     return graph, np.abs(got - want).max(), np.abs(want).max()
