@@ -81,6 +81,7 @@ template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY
     for (int s = 0; s < kSplit; ++s) lo[r][s] = hi[r][s] = hn::Zero(d);
   }
   const int64_t part = k / kSplit * kChains;
+#pragma GCC unroll 4
   for (int64_t i = 0; i < part; i += kChains) {
 #pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) {

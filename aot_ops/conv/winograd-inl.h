@@ -37,6 +37,7 @@ template <int R, int V, int P> HWY_INLINE void SumTiles(const float *HWY_RESTRIC
       for (int i = 0; i < V; ++i) acc[p][r][i] = hn::Zero(d);
     }
   }
+#pragma GCC unroll 4
   for (int64_t c = 0; c < steps; ++c, w += kTileRows, v += ld) {
 #pragma GCC unroll 2
     for (int i = 0; i < V; ++i) b[i] = hn::LoadU(d, v + i * kLanes);
