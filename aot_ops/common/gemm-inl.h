@@ -21,13 +21,13 @@ constexpr int kTileRows = 12;
 #else
 constexpr int kTileRows = 6;
 #endif
-// Few rows wait for memory: a panel is then read as so many streams, the first and the second half of k. One stream
-// of a core gives two thirds of it on Zen 3, and less where lines are fetched ahead; with AVX-512, and where a line
-// takes more steps than two, one is enough.
+// Few rows wait for memory: a panel is then read as so many streams, each a part of k, as far as there are chains of
+// sums. One stream of a core gives two thirds of it on Zen 3, and less where lines are fetched ahead; with AVX-512, and
+// where a line takes more steps than two, one is enough.
 #if HWY_TARGET <= HWY_AVX3
 constexpr int kStreams = 1;
 #else
-constexpr int kStreams = 2;
+constexpr int kStreams = 4;
 #endif
 using GemmVec = hn::Vec<hn::ScalableTag<float>>;
 constexpr int64_t kPanel = 2 * int64_t(hn::MaxLanes(hn::ScalableTag<float>()));
@@ -73,7 +73,7 @@ template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY
                                                                 int64_t ldadd, float *c, int64_t ldc, const B *ahead) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2, kStep = kPanel * int64_t(sizeof(B)), kLine = 64;
-  constexpr int kParts = kSplit > 1 && 2 * kStep >= kLine ? kStreams : 1, kChains = kSplit / kParts;
+  constexpr int kParts = 2 * kStep < kLine ? 1 : kSplit < kStreams ? kSplit : kStreams, kChains = kSplit / kParts;
   GemmVec lo[R][kSplit], hi[R][kSplit], b0, b1;
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
