@@ -65,12 +65,18 @@ template <class D> HWY_INLINE void LoadStep(D d, const int8_t *b, GemmVec &lo, G
   hi = hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, b + kPanel / 2)));
 }
 
+// What a tile fetches meanwhile: `pace` bytes for every step of k.
+struct Ahead {
+  const char *from;
+  int64_t pace;
+};
+
 // c[R, kPanel] = (add ? add : 0) + a[R, k] b[k, kPanel]; `b` is one panel. With few rows one chain of additions per
 // accumulator is too short to hide the latency of FMA: k is split over kSplit chains, in kStreams parts. Where there
-// is one part the k steps of a panel at `ahead` are fetched into L2 meanwhile.
+// is one part, what lies ahead is fetched into L2 meanwhile.
 template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY_RESTRICT a, int64_t lda,
                                                                 const B *HWY_RESTRICT b, int64_t k, const float *add,
-                                                                int64_t ldadd, float *c, int64_t ldc, const B *ahead) {
+                                                                int64_t ldadd, float *c, int64_t ldc, Ahead ahead) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2, kStep = kPanel * int64_t(sizeof(B)), kLine = 64;
   constexpr int kParts = 2 * kStep < kLine ? 1 : kSplit < kStreams ? kSplit : kStreams, kChains = kSplit / kParts;
@@ -88,8 +94,8 @@ template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY
       const int64_t at = i + s / kParts + s % kParts * part;
       LoadStep(d, b + at * kPanel, b0, b1);
       if constexpr (kParts == 1) {
-        if (kStep >= kLine || s % (kLine / kStep) == 0) __builtin_prefetch(ahead + at * kPanel, 0, 2);
-        if (kStep > kLine) __builtin_prefetch(ahead + at * kPanel + kLanes, 0, 2);
+        if (kStep >= kLine || s % (kLine / kStep) == 0) __builtin_prefetch(ahead.from + at * ahead.pace, 0, 2);
+        if (kStep > kLine) __builtin_prefetch(ahead.from + at * ahead.pace + kLine, 0, 2);
       }
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
@@ -130,8 +136,7 @@ template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY
 }
 
 template <class B> HWY_NOINLINE void MicroRowsOf(int64_t rows, const float *a, int64_t lda, const B *b, int64_t k,
-                                                 const float *add, int64_t ldadd, float *c, int64_t ldc,
-                                                 const B *ahead) {
+                                                 const float *add, int64_t ldadd, float *c, int64_t ldc, Ahead ahead) {
 #define OPGRAFT_TILE(R, kSplit) \
   case R: return MicroTile<R, kSplit>(a, lda, b, k, add, ldadd, c, ldc, ahead)
   switch (rows) {
@@ -154,16 +159,31 @@ template <class B> HWY_NOINLINE void MicroRowsOf(int64_t rows, const float *a, i
 #undef OPGRAFT_TILE
 }
 
-// The same of a float32 panel, added to c or written over it.
-HWY_INLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float *b, int64_t k, float *c, int64_t ldc,
-                          bool accumulate, const float *ahead = nullptr) {
-  MicroRowsOf(rows, a, lda, b, k, accumulate ? c : nullptr, ldc, c, ldc, ahead ? ahead : b);
-}
-
 // Rows of the tile that begins at `row` when m rows are cut into the fewest, evenly filled tiles.
 HWY_INLINE int64_t TileSize(int64_t m, int64_t row) {
   const int64_t left = m - row, tiles = (left + kTileRows - 1) / kTileRows;
   return (left + tiles - 1) / tiles;
+}
+
+// For the tiles of m rows that go through k steps of a panel one after another: the first streams this panel in, the
+// others bring the next one, each its share, so that memory is read all the while.
+template <class B>
+HWY_INLINE Ahead AheadOf(const B *b, const B *next, int64_t k, int64_t m, int64_t row, int64_t rows) {
+  constexpr int64_t kStep = kPanel * int64_t(sizeof(B)), kFar = 2048;
+  if (row == 0) return {reinterpret_cast<const char *>(b) + kFar, kStep};
+  const int64_t first = TileSize(m, 0), others = m - first;
+  return {reinterpret_cast<const char *>(next) + (row - first) * k * kStep / others,
+          (rows * kStep + others - 1) / others};
+}
+
+// The same of a float32 panel, added to c or written over it.
+HWY_INLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float *b, int64_t k, float *c, int64_t ldc,
+                          bool accumulate, Ahead ahead) {
+  MicroRowsOf(rows, a, lda, b, k, accumulate ? c : nullptr, ldc, c, ldc, ahead);
+}
+HWY_INLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float *b, int64_t k, float *c, int64_t ldc,
+                          bool accumulate) {
+  MicroRows(rows, a, lda, b, k, c, ldc, accumulate, AheadOf(b, b, k, rows, 0, rows));
 }
 
 // dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1,

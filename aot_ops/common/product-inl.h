@@ -70,8 +70,7 @@ HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m
     for (int64_t row = m0; row < m1;) {
       const int64_t rows = TileSize(m1, row);
       const float *a = g.a + row * g.lda;
-      // The first rows stream this panel in; the others have time to bring the next one.
-      const B *ahead = row == m0 ? b + 2048 / int64_t(sizeof(B)) : b + g.k * kPanel;
+      const Ahead ahead = AheadOf(b, b + g.k * kPanel, g.k, m1 - m0, row - m0, rows);
       if (plain) {
         MicroRowsOf(rows, a, g.lda, b, g.k, nullptr, 0, static_cast<float *>(g.c) + row * g.ldc + column, g.ldc, ahead);
       } else {
@@ -94,14 +93,16 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
     for (int64_t panel = p0; panel < p1; ++panel) {
       const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
       const B *b = static_cast<const B *>(g.b) + column * g.k + k0 * kPanel;
-      // Behind the last panel comes the first one's next piece.
-      const B *next = panel + 1 < p1 ? b + g.k * kPanel : b - (panel - p0) * g.k * kPanel + k * kPanel;
+      // Behind the last panel comes the first one's next piece, or the first piece of what lies behind it.
+      const B *next = panel + 1 < p1 ? b + g.k * kPanel
+                      : last         ? b + k * kPanel
+                                     : b - (panel - p0) * g.k * kPanel + k * kPanel;
       const bool direct = last && Plain<T>(g, width);
       for (int64_t row = m0; row < m1;) {
         const int64_t rows = TileSize(m1, row);
         const float *a = g.a + row * g.lda + k0;
         float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
-        const B *ahead = row == m0 ? b + 2048 / int64_t(sizeof(B)) : next;
+        const Ahead ahead = AheadOf(b, next, k, m1 - m0, row - m0, rows);
         MicroRowsOf(rows, a, g.lda, b, k, first ? nullptr : sums, kPanel,
                     direct ? static_cast<float *>(g.c) + row * g.ldc + column : sums, direct ? g.ldc : kPanel, ahead);
         if (last && !direct) Epilogue<T>(g, sums, kPanel, row, rows, column, width);

@@ -119,9 +119,8 @@ template <class T> void PixelRows(const Conv &g, const Band &b, const float *x, 
       const float *part = w + from * kPanel;
       for (int64_t row = 0, rows; row < b.count; row += rows) {
         rows = TileSize(b.count, row);
-        // The first rows stream the piece in; the others have time to bring the next one.
         MicroRows(rows, x + row * ld + from, ld, part, some, sums + row * kPanel, kPanel, from > 0,
-                  part + (row == 0 ? 512 : some * kPanel));
+                  AheadOf(part, part + some * kPanel, some, b.count, row, rows));
       }
     }
     if (g.nhwc) {
