@@ -243,6 +243,14 @@ SIZES += [
     ((1, 64, 0, 2), 32, (3, 3), {"pad_mode": "pad", "pad": [2, 2, 2, 2]}),
     ((1, 40, 40, 40), 56, (3, 3), {"pad_mode": "same"}),
 ]
+# Products of pixels' rows: 1 x 1 and larger windows with a stride, which need not touch; in groups.
+SIZES += [
+    ((2, 300, 13, 11), 140, (1, 1), {}),
+    ((1, 264, 7, 6), 264, (1, 1), {"stride": [1, 1, 2, 2]}),
+    ((2, 40, 9, 11), 264, (3, 3), {"pad_mode": "same", "stride": [1, 1, 2, 2]}),
+    ((1, 64, 7, 9), 520, (3, 3), {"pad_mode": "pad", "pad": [2, 0, 1, 3], "stride": [1, 1, 2, 3], "group": 2}),
+    ((1, 3, 32, 48), 264, (16, 16), {"stride": [1, 1, 16, 16]}),
+]
 CASES = (
     [case("Conv2D", t, *s) for t in TOLERANCE for s in SIZES]
     + [case("Conv2D", t, *nhwc(*s)) for t in TOLERANCE for s in SIZES]

@@ -12,24 +12,23 @@ enum class ConvActivation : int32_t { kNone, kRelu, kRelu6 };
 enum class ConvSource : int32_t { kInPlace, kPadded, kColumns, kRows };
 
 // How the work is cut. A unit is a band of y's rows (kPadded) or pixels of one image and group, times a part of its
-// output channels. The sum of an element runs over `steps` times `taps` in the same order however it is cut.
+// output channels. The sum of an element runs over `steps` times `taps` in the same order whoever takes the unit.
 struct ConvCut {
   ConvSource source = ConvSource::kColumns;
   bool pixel_lanes = true;       // a vector holds pixels of one output channel; else output channels of one pixel
   int64_t steps = 0, taps = 1;   // channels, and elements of each that a pixel sees; kColumns: all are steps
   int64_t size = 0, grain = 1;   // rows or pixels; bands begin at multiples of grain
   int64_t bands = 1, parts = 1;  // parts: of panels of output channels
-  int64_t line = 0, plane = 0;   // kPadded: floats of a row, and of a phase (every stride-th row and column);
-                                 // kRows: line is from pixel to pixel
-  int64_t stride = 0;            // floats of scratch from channel to channel; kRows: from element to element
-  int64_t piece = 0;             // kRows: of the steps, whose products are summed at a time
+  int64_t line = 0, plane = 0;   // kPadded: floats of a row, and of a phase (every stride-th row and column)
+  int64_t stride = 0;            // floats of scratch from channel to channel
+  int64_t piece = 0;             // kRows, whose lines are of one pixel each: steps that are summed at a time
+  int64_t together = 0;          // kRows, Winograd: channels that are there at a time as columns or padded rows
   int64_t scratch = 0;           // floats that one thread needs
   // Winograd: size and grain are in rows of tiles of 2 x 2 pixels, bands are bands of these times `strips`.
-  static constexpr int64_t kTogether = 8;  // channels whose padded rows are there at a time, `stride` apart
-  int64_t strips = 1, columns = 0;         // of the tiles' columns, and tiles of one across
-  int64_t tiles = 0;                       // of a unit, and what whole vectors reach behind them
-  int64_t block = 1;                       // panels of output channels whose sums are there at a time
-  int64_t wide = 0;                        // floats of a row of y's in scratch
+  int64_t strips = 1, columns = 0;  // of the tiles' columns, and tiles of one across
+  int64_t tiles = 0;                // of a unit, and what whole vectors reach behind them
+  int64_t block = 1;                // panels of output channels whose sums are there at a time
+  int64_t wide = 0;                 // floats of a row of y's in scratch
 };
 
 // y[n, o, i, j] = act(scale[o] sum(weight[o, c, k, l] x[n, group's c, h.at(i, k), w.at(j, l)]) + shift[o] + residual).

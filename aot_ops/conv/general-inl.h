@@ -99,9 +99,9 @@ template <class T> void FillRows(const Conv &g, const T *x, int64_t p0, int64_t 
     x += p0 * (g.nhwc ? g.channels : 1);
     return Gather(x, g.nhwc ? g.channels : 1, g.nhwc ? 1 : plane, p1 - p0, each, dst, c.line);
   }
-  float *columns = dst + kBlockRows * c.line;
-  for (int64_t from = 0; from < each; from += ConvCut::kTogether) {
-    const int64_t some = std::min(ConvCut::kTogether, each - from);
+  float *columns = dst + c.grain * c.line;
+  for (int64_t from = 0; from < each; from += c.together) {
+    const int64_t some = std::min(c.together, each - from);
     FillColumns(g, x + from * (g.nhwc ? 1 : plane), p0, p1, some, columns);
     Gather(static_cast<const float *>(columns), 1, c.stride, p1 - p0, some * taps, dst + from * taps, c.line);
   }

@@ -97,16 +97,18 @@ bool suits_rows(const Conv &g) {
 }
 
 ConvCut cut_rows(const Conv &g) {
-  const int64_t panel = PanelWidth_simd()(), panels = (g.m() + panel - 1) / panel;
-  const Tiles t = choose_tiles(g.pixels(), g.m(), g.k(), TileRows_simd()(), panel, sizeof(float), 2);
+  constexpr int64_t kMost = 256 << 10;  // floats of the rows
+  const int64_t panel = PanelWidth_simd()(), panels = (g.m() + panel - 1) / panel, tile = TileRows_simd()();
+  const Tiles t = choose_tiles(g.pixels(), g.m(), g.k(), tile, panel, sizeof(float), 2);
   ConvCut c;
   c.source = ConvSource::kRows, c.pixel_lanes = false;
   c.steps = g.k(), c.piece = t.kc;
-  c.size = g.pixels(), c.grain = t.rows;
-  c.bands = (c.size + t.rows - 1) / t.rows;
   c.line = (c.steps + 15) / 16 * 16 + 16;
-  c.stride = kBlockRows;
-  c.scratch = 16 + kBlockRows * c.line + (g.flat() ? 0 : ConvCut::kTogether * g.taps() * c.stride);
+  c.size = g.pixels(), c.grain = std::clamp(kMost / c.line / tile * tile, tile, t.rows);
+  c.bands = (c.size + c.grain - 1) / c.grain;
+  c.stride = c.grain;
+  c.together = g.flat() ? 0 : std::clamp<int64_t>(64 / g.taps(), 1, g.channels / g.groups);
+  c.scratch = (2 * (c.taps + 1) + c.grain * c.line + c.together * g.taps() * c.stride + 15) / 16 * 16;
   const double units = double(c.bands * g.batch * g.groups);
   const double cycles = double(g.batch * g.groups * c.size) * double(c.steps * panels);
   c.parts = std::clamp<int64_t>(int64_t(std::min(8.0, cycles / 40000) / units + 0.99), 1, panels);
@@ -260,11 +262,12 @@ void winograd_plan(Conv &g) {
   c.parts = std::clamp<int64_t>(int64_t(std::min(8.0, cycles / 40000) / units + 0.99), 1, panels);
   const int64_t of_part = (panels + c.parts - 1) / c.parts;
   c.block = std::clamp<int64_t>((96 << 10) / (16 * 4 * rows * c.tiles), 1, of_part);
+  c.together = std::min<int64_t>(8, each);
   c.line = 2 * c.columns + 2;
   c.stride = (2 * c.grain + 2) * c.line;
   c.wide = 2 * whole(c.columns);
   const int64_t outputs = c.block * rows;
-  const int64_t padded = ConvCut::kTogether * c.stride + 2 * panel, turned = g.nhwc ? 2 * c.columns * outputs : 0;
+  const int64_t padded = c.together * c.stride + 2 * panel, turned = g.nhwc ? 2 * c.columns * outputs : 0;
   c.scratch = 16 + 16 * (each + outputs) * c.tiles + 2 * outputs * c.wide + std::max(padded, turned);
   c.scratch = (c.scratch + 15) / 16 * 16;
 }

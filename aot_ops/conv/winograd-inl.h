@@ -188,8 +188,8 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
                                                        : (image * g.channels + group * each) * g.h.in * g.w.in);
     if (*held != band) {
       g.w.before = whole.w.before - 2 * column;
-      for (int64_t from = 0; from < each; from += ConvCut::kTogether) {
-        const int64_t some = std::min(ConvCut::kTogether, each - from);
+      for (int64_t from = 0; from < each; from += c.together) {
+        const int64_t some = std::min(c.together, each - from);
         FillPadded(g, x + from * (g.nhwc ? 1 : g.h.in * g.w.in), 2 * row, 2 * (row + tall), some, padded);
         for (int64_t k = 0; k < some; ++k)
           for (int64_t r = 0; r < tall; ++r)
