@@ -62,6 +62,13 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   c.scratch = (2 * (c.taps + 1) + c.steps * c.stride + 2 * panel + 15) / 16 * 16;
 }
 
+// Few units: the output channels are cut, too, though whoever takes a part may have to fill the band again. Up to
+// eight units, of some 40,000 cycles each.
+double wanted_units(double cycles) { return std::min(8.0, cycles / 40000); }
+int64_t parts_of(double wanted, double units, int64_t panels) {
+  return std::clamp<int64_t>(int64_t(wanted / units + 0.99), 1, panels);
+}
+
 // Sets bands and parts; -> rough cycles of the whole.
 double cut_bands(const Conv &g, ConvCut &c) {
   const int64_t panel = PanelWidth_simd()(), panels = (g.m() + panel - 1) / panel;
@@ -75,9 +82,8 @@ double cut_bands(const Conv &g, ConvCut &c) {
     if (double(c.scratch) > kMostScratch && bands < blocks) continue;
     c.parts = 1;
     const auto one = [&] { return cycles(g, c, double(rows), double(panel) / 2); };
-    // Few bands: the output channels are cut, too, though whoever takes a part may have to fill the band again.
-    const double want = std::min(8.0, one() * double(bands * each) / 40000);
-    c.parts = std::clamp<int64_t>(int64_t(want / double(bands * each) + 0.99), 1, panels);
+    const double want = wanted_units(one() * double(bands * each));
+    c.parts = parts_of(want, double(bands * each), panels);
     // Threads take four chunks each; of two, one waits for the other's last where the chunks are odd.
     const int64_t units = bands * each * c.parts, chunk = (units + 7) / 8, chunks = (units + chunk - 1) / chunk;
     const double cost = one() / double(c.parts) * double((chunks + 1) / 2 * 2 * chunk) / double(each) *
@@ -111,7 +117,7 @@ ConvCut cut_rows(const Conv &g) {
   c.scratch = (2 * (c.taps + 1) + c.grain * c.line + c.together * g.taps() * c.stride + 15) / 16 * 16;
   const double units = double(c.bands * g.batch * g.groups);
   const double cycles = double(g.batch * g.groups * c.size) * double(c.steps * panels);
-  c.parts = std::clamp<int64_t>(int64_t(std::min(8.0, cycles / 40000) / units + 0.99), 1, panels);
+  c.parts = parts_of(wanted_units(cycles), units, panels);
   return c;
 }
 
@@ -256,10 +262,9 @@ void winograd_plan(Conv &g) {
     if (const int64_t cost = (tall + r - 1) / r * whole(r * c.columns); cost <= least) least = cost, c.grain = r;
   c.bands = (tall + c.grain - 1) / c.grain * c.strips;
   c.tiles = whole((c.grain - 1) * c.columns + whole(c.columns));
-  // Few bands: the output channels are cut, too, though whoever takes a part may have to turn the band's x again.
   const double units = double(g.batch * g.groups * c.bands);
   const double cycles = units * double(c.tiles / lanes * 16 * g.m() * each) / 2;
-  c.parts = std::clamp<int64_t>(int64_t(std::min(8.0, cycles / 40000) / units + 0.99), 1, panels);
+  c.parts = parts_of(wanted_units(cycles), units, panels);
   const int64_t of_part = (panels + c.parts - 1) / c.parts;
   c.block = std::clamp<int64_t>((96 << 10) / (16 * 4 * rows * c.tiles), 1, of_part);
   c.together = std::min<int64_t>(8, each);
