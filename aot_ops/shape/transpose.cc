@@ -1,0 +1,90 @@
+// Transpose: rows stay whole where the last dimension does; else matrices are turned, in tiles.
+#include "transpose.h"
+
+#include <algorithm>
+
+#include "aot_ops/shape/move.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "transpose.cc"
+#include "hwy/foreach_target.h"
+// clang-format off
+#include "opgraft/simd.h"
+#include "turn-inl.h"
+// clang-format on
+
+#if HWY_ONCE
+namespace opgraft {
+OPGRAFT_SIMD(TurnTiles)
+
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements
+
+std::vector<int> permutation(const Arguments &a) {
+  const int rank = a.input(0).rank();
+  const auto perm = a.attr_ints("perm");
+  std::vector<int> p;
+  for (int64_t v : perm) p.push_back(a.axis(v, rank, "perm"));
+  std::vector<int> sorted = p;
+  std::sort(sorted.begin(), sorted.end());
+  bool ok = int(p.size()) == rank;
+  for (int i = 0; ok && i < rank; ++i) ok = sorted[size_t(i)] == i;
+  a.check(ok, "perm must be a permutation of x's " + std::to_string(rank) + " dimensions, got " + to_string(perm));
+  return p;
+}
+
+void InferTranspose(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  Shape out;
+  for (int i : permutation(c)) out.push_back(c.input(0).dim(i));
+  c.output(c.input(0).dtype(), out);
+}
+
+// The dimension that is contiguous in x and y's last one make the matrices; the others count them.
+Turning turning(const Strided<1> &walk, int64_t bytes) {
+  Turning t{};
+  t.bytes = bytes;
+  t.across = walk.row, t.x_step = walk.step[0];
+  int64_t y_strides[Strided<1>::kDims], y_stride = walk.row;
+  for (int i = walk.dims; i-- > 0; y_stride *= walk.extent[i]) y_strides[i] = y_stride;
+  for (int i = 0; i < walk.dims; ++i) {
+    if (walk.stride[0][i] == 1) t.down = walk.extent[i], t.y_step = y_strides[i];
+    else t.matrices.push(walk.extent[i], {walk.stride[0][i], y_strides[i]});
+  }
+  const int64_t tile = kTileBytes / bytes;
+  t.tiles_down = (t.down + kTileDown - 1) / kTileDown, t.tiles_across = (t.across + tile - 1) / tile;
+  return t;
+}
+
+void KernelTranspose(Context &c) {
+  const TensorView x = c.input(0);
+  const auto strides = strides_of(x.shape());
+  Strided<1> walk;
+  for (int i : permutation(c)) walk.push(x.dim(i), {strides[size_t(i)]});
+  walk.finish();
+  if (walk.total == 0) return;
+  if (walk.step[0] == 1 || walk.dims == 0) return copy_strided(c, walk);  // rows stay whole
+  const Turning t = turning(walk, element_bytes(x));
+  const int64_t tile = std::min(t.down, kTileDown) * std::min(t.across, kTileBytes / t.bytes);
+  const auto turn = TurnTiles_simd();
+  c.parallel_for(t.matrices.total * t.tiles_down * t.tiles_across, kGrain / tile + 1,
+                 [&](int64_t begin, int64_t end) { turn(t, x.raw(), c.output(0).raw(), begin, end); });
+}
+
+void ReferenceTranspose(Context &c) {
+  const auto perm = permutation(c);
+  const auto strides = strides_of(c.input(0).shape());
+  move_one_by_one(c, [&](const Shape &index) {
+    int64_t at = 0;
+    for (size_t i = 0; i < perm.size(); ++i) at += index[i] * strides[size_t(perm[i])];
+    return at;
+  });
+}
+
+}  // namespace
+}  // namespace opgraft
+
+using namespace opgraft;
+OPGRAFT_OP(Transpose, .inputs = 1, .infer = InferTranspose, .kernel = KernelTranspose, .reference = ReferenceTranspose)
+#endif  // HWY_ONCE

@@ -1,0 +1,95 @@
+// Per SIMD target: matrices turned in blocks of vectors.
+#include "transpose.h"
+
+#if defined(OPGRAFT_SHAPE_TURN_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_SHAPE_TURN_INL_H_
+#undef OPGRAFT_SHAPE_TURN_INL_H_
+#else
+#define OPGRAFT_SHAPE_TURN_INL_H_
+#endif
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+// Blocks of 16 bytes, from rows of x as many apart as a block has elements.
+template <class D, class U> HWY_INLINE hn::Vec<D> LoadBlocks(D d, const U *x, int64_t step) {
+  if constexpr (hn::MaxLanes(D()) * sizeof(U) > 16) {
+    const hn::Half<D> half;
+    return hn::Combine(d, LoadBlocks(half, x + int64_t(hn::MaxLanes(half)) * step, step), LoadBlocks(half, x, step));
+  } else {
+    return hn::LoadU(d, x);
+  }
+}
+
+// 16 bytes each of as many rows of x as a vector has lanes.
+template <class D, class U> HWY_INLINE void TurnBlock(D d, const U *x, int64_t x_step, U *y, int64_t y_step) {
+  constexpr int kSide = 16 / sizeof(U);
+  hn::Vec<D> a[kSide], b[kSide];
+#pragma GCC unroll 16
+  for (int r = 0; r < kSide; ++r) a[r] = LoadBlocks(d, x + r * x_step, x_step);
+#pragma GCC unroll 4
+  for (int n = 1; n < kSide; n *= 2) {
+#pragma GCC unroll 8
+    for (int r = 0; r < kSide / 2; ++r) {
+      b[2 * r] = hn::InterleaveLower(d, a[r], a[r + kSide / 2]);
+      b[2 * r + 1] = hn::InterleaveUpper(d, a[r], a[r + kSide / 2]);
+    }
+#pragma GCC unroll 16
+    for (int r = 0; r < kSide; ++r) a[r] = b[r];
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < kSide; ++r) hn::StoreU(a[r], d, y + r * y_step);
+}
+
+// Whole blocks, from row i of x on; -> the first row that is left.
+template <class D, class U>
+int64_t TurnRows(D d, const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across, int64_t i) {
+  constexpr int64_t kSide = 16 / sizeof(U), kRows = int64_t(hn::MaxLanes(D()));
+  for (; i + kRows <= across; i += kRows)
+    for (int64_t j = 0; j + kSide <= down; j += kSide)
+      TurnBlock(d, x + i * x_step + j, x_step, y + j * y_step + i, y_step);
+  return i;
+}
+
+template <class U> void TurnTile(const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across) {
+  constexpr int64_t kSide = 16 / sizeof(U);
+  int64_t turned = TurnRows(hn::ScalableTag<U>(), x, x_step, y, y_step, down, across, 0);
+  turned = TurnRows(hn::FixedTag<U, kSide>(), x, x_step, y, y_step, down, across, turned);
+  const int64_t whole = down / kSide * kSide;
+  for (int64_t j = 0; j < whole; ++j)
+    for (int64_t i = turned; i < across; ++i) y[j * y_step + i] = x[i * x_step + j];
+  for (int64_t i = 0; i < across; ++i)
+    for (int64_t j = whole; j < down; ++j) y[j * y_step + i] = x[i * x_step + j];
+}
+
+// Tiles [begin, end), those of a matrix one after another, along y's rows.
+template <class U> void TurnTilesOf(const Turning &t, const U *x, U *y, int64_t begin, int64_t end) {
+  constexpr int64_t kAcross = kTileBytes / sizeof(U);
+  const int64_t each = t.tiles_down * t.tiles_across;
+  const auto turn = [&](const int64_t(&at)[2], int64_t matrix, int64_t) HWY_ATTR {
+    for (const int64_t last = std::min(end, (matrix + 1) * each); begin < last; ++begin) {
+      const int64_t tile = begin - matrix * each;
+      const int64_t j = tile / t.tiles_across * kTileDown, i = tile % t.tiles_across * kAcross;
+      TurnTile(x + at[0] + i * t.x_step + j, t.x_step, y + at[1] + j * t.y_step + i, t.y_step,
+               std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i));
+    }
+  };
+  t.matrices.walk(begin / each, (end + each - 1) / each, turn);
+}
+
+void TurnTiles(const Turning &t, const void *x, void *y, int64_t begin, int64_t end) {
+  const auto of = [&](auto zero) {
+    using U = decltype(zero);
+    TurnTilesOf(t, static_cast<const U *>(x), static_cast<U *>(y), begin, end);
+  };
+  switch (t.bytes) {
+    case 1: return of(uint8_t());
+    case 2: return of(uint16_t());
+    case 4: return of(uint32_t());
+    default: return of(uint64_t());
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
