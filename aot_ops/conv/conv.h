@@ -94,6 +94,9 @@ void winograd_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
 inline int64_t conv_units(const Conv &g) {
   return g.batch * (!g.depthwise() ? g.groups : g.nhwc ? 1 : g.outputs) * g.cut.bands * g.cut.parts;
 }
+constexpr int64_t kConvLine = 16;  // floats of a cache line
+// Floats in front of a thread's scratch, whole cache lines: which band it holds, and where the taps are.
+inline int64_t scratch_head(const ConvCut &c) { return (2 * (c.taps + 1) + kConvLine - 1) / kConvLine * kConvLine; }
 // Rows or pixels of band b: [first, last).
 inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {
   const int64_t blocks = (c.size + c.grain - 1) / c.grain;

@@ -14,8 +14,9 @@ HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 // Positions of a band: pixels of y in lines of `wide`, `line` apart; `first` is the first one's place in y's plane.
+// Vectors of pixels begin `lead` pixels behind it.
 struct Band {
-  int64_t image, group, line, wide, count, first;
+  int64_t image, group, line, wide, count, first, lead = 0;
 };
 
 // rows output channels from o on at n positions from q on, of their sums.
@@ -32,29 +33,45 @@ void PutPixels(const Conv &g, const Band &b, int64_t o, int64_t rows, int64_t q,
   }
 }
 
+// Of a tile of pixels.
+inline int64_t PixelVectors(const Conv &g) { return 2 * g.m() > kTileRows ? 2 : 4; }
+
 // Panel [p0, p1) of output channels with pixels in lanes. x: of the band.
 template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, const float *x, int64_t p0, int64_t p1) {
   constexpr bool kFloat = std::is_same_v<T, float>;
-  const int64_t m = g.m(), k = t.steps * t.taps, step = 2 * m > kTileRows ? 2 : 4;
-  for (int64_t q = 0, n; q < b.count; q += n) {
-    n = std::min(b.count - q, step * kLanes);
-    t.x = x + q;
-    const int64_t at = q % b.line;
-    // Wholly within a line, and as many vectors as a tile has: results go straight from registers.
-    const bool filled = n == kLanes || n == 2 * kLanes || n == 4 * kLanes;
-    const bool straight = kFloat && filled && at + n <= b.wide;
+  constexpr int64_t kStrip = 4096;  // floats of x that stay in L1 while the panels go over them
+  const int64_t m = g.m(), k = t.steps * t.taps, step = PixelVectors(g) * kLanes;
+  const int64_t strip = std::max<int64_t>(1, kStrip / t.steps / step) * step;
+  // Of a sum without taps every tile fetches its share of the next strip.
+  const int64_t outputs = std::min(m, p1 * kPanel) - p0 * kPanel;
+  const int64_t share = t.taps == 1 ? std::min(t.steps, (t.steps * kTileRows + outputs - 1) / outputs) : 0;
+  t.ahead = strip;
+  for (int64_t from = 0, to; from < b.count; from = to) {
+    to = std::min(b.count, std::max(from, b.lead) + strip);
+    int64_t fetched = 0;
     for (int64_t p = p0; p < p1; ++p) {
-      const int64_t end = std::min(m, (p + 1) * kPanel);
-      for (int64_t row = p * kPanel, rows; row < end; row += rows) {
-        rows = TileSize(end, row);
-        const int64_t o = b.group * m + row;
-        t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k + row % kPanel;
-        t.scale = g.scale + o, t.shift = g.shift + o;
-        const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + q / b.line * b.wide + at;
-        t.y = straight ? static_cast<float *>(g.y) + y : nullptr;
-        t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
-        AnyTile<true>(rows, t, n);
-        if (!straight) PutPixels<T>(g, b, o, rows, q, n, t.sums);
+      const int64_t end = std::min(m, (p + 1) * kPanel), before = fetched;
+      for (int64_t q = from, n; q < to; q += n) {
+        n = std::min((q < b.lead ? b.lead : to) - q, step);
+        t.x = x + q;
+        const int64_t at = q % b.line;
+        // Wholly within a line, and as many vectors as a tile has: results go straight from registers.
+        const bool filled = n == kLanes || n == 2 * kLanes || n == 4 * kLanes;
+        const bool straight = kFloat && filled && at + n <= b.wide;
+        fetched = before;
+        for (int64_t row = p * kPanel, rows; row < end; row += rows) {
+          rows = TileSize(end, row);
+          const int64_t o = b.group * m + row;
+          t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k + row % kPanel;
+          t.scale = g.scale + o, t.shift = g.shift + o;
+          const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + q / b.line * b.wide + at;
+          t.y = straight ? static_cast<float *>(g.y) + y : nullptr;
+          t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
+          t.ahead_begin = std::min(fetched, t.steps - share), t.ahead_end = t.ahead_begin + share;
+          fetched += share;
+          AnyTile<true>(rows, t, n);
+          if (!straight) PutPixels<T>(g, b, o, rows, q, n, t.sums);
+        }
       }
     }
   }
@@ -135,13 +152,20 @@ template <class T> void PixelRows(const Conv &g, const Band &b, const float *x, 
   }
 }
 
+// Pixels up to the first whose channels begin cache lines, where planes are whole lines: vectors of others would be of
+// two lines each, for every output channel. Less than a band's grain.
+inline int64_t ToLine(const void *x, int64_t plane) {
+  const auto at = reinterpret_cast<uintptr_t>(x) / sizeof(float);
+  return plane % kConvLine ? 0 : int64_t(-at % uintptr_t(kConvLine));
+}
+
 template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   HWY_ALIGN float sums[2 * kBlockRows * kPanel];
   static_assert(kTileRows * kWidest <= 2 * kBlockRows * kPanel);
   const ConvCut &c = g.cut;
   // In front of the scratch: which band it holds, and the taps.
   int64_t *held = reinterpret_cast<int64_t *>(scratch), *offsets = held + 1;
-  float *filled = scratch + 2 * (c.taps + 1);
+  float *filled = scratch + scratch_head(c);
   for (int64_t t = 0; t < c.taps; ++t)
     offsets[t] = c.source == ConvSource::kPadded ? ConvOffset(g, t / g.w.kernel, t % g.w.kernel) : 0;
   const int64_t panels = (g.m() + kPanel - 1) / kPanel, each = g.channels / g.groups, plane = g.h.in * g.w.in;
@@ -153,8 +177,13 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
     const T *x = static_cast<const T *>(g.x) +
                  (g.nhwc ? image * plane * g.channels + group * each : (image * g.channels + group * each) * plane);
     const bool padded = c.source == ConvSource::kPadded;
+    const bool place = std::is_same_v<T, float> && c.source == ConvSource::kInPlace;
+    const int64_t lead = place && c.pixel_lanes ? ToLine(x, plane) : 0;
+    if (first > 0) first += lead;
+    if (last < c.size) last += lead;
     Band b{image, group, last - first, last - first, last - first, first};
     if (padded) b = {image, group, c.line, g.w.out, (last - first) * c.line - (c.line - g.w.out), first * g.w.out};
+    if (first == 0) b.lead = std::min(lead, last);
     ConvTile t{nullptr,
                nullptr,
                c.steps,
@@ -177,9 +206,10 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
     }
     const float *source = filled;
     // Whole vectors are read: not in place where the last of them would reach past x.
-    const int64_t behind =
-        ((image * g.groups + group + 1) * each - 1) * plane + first + (last - first + kWidest - 1) / kWidest * kWidest;
-    if (std::is_same_v<T, float> && c.source == ConvSource::kInPlace && behind <= g.batch * g.channels * plane) {
+    const int64_t widest = c.pixel_lanes ? PixelVectors(g) * kLanes : kWidest;
+    const int64_t vectors = first + b.lead, whole = (last - vectors + widest - 1) / widest * widest;
+    const int64_t behind = ((image * g.groups + group + 1) * each - 1) * plane + vectors + whole;
+    if (place && behind <= g.batch * g.channels * plane) {
       source = reinterpret_cast<const float *>(x) + first;
       t.stride = plane;
     } else if (*held != band) {

@@ -38,19 +38,25 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double vectors = c.pixel_lanes ? std::ceil(positions / lanes) * m : pixels * std::ceil(m / lanes);
   // A vector that runs across the end of a row is stored in two parts; one of channels is turned.
   const double parts = padded && c.pixel_lanes ? rows * m * 25 : 0;
-  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * 3 + parts : pixels * m / 3;
+  const double turned = c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
+  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * 3 + parts : pixels * m * turned;
   double fill = 0;
   if (padded) {
     const double held = (rows + double((g.h.span() - 1) / g.h.stride)) * double(g.row_phases() * g.phases());
     fill = held * double(c.steps) * (double(c.line) / lanes * 3 + 12);
   } else if (c.source == ConvSource::kColumns) {
     fill = k * (pixels / lanes * 2 + (pixels / double(g.w.out) + 1) * 8);
+  } else if (c.source == ConvSource::kInPlace) {
+    fill = k * pixels / 4;  // lines of 16 from L3
   }
   const double weights = k * m / (k * m > 128e3 ? 4 : 16);  // read for every band, from L3 or L2
+  // In place vectors of pixels are of two lines each where channels do not begin alike.
+  const bool split = c.pixel_lanes && c.source == ConvSource::kInPlace && g.pixels() % kConvLine;
+  const double product = vectors * k / (split ? 1.7 : 2);
   // In place and with channels in lanes nothing fetches ahead of the channels, which may lie pages apart.
   const bool far = double(g.batch * g.channels * g.h.in) * double(g.w.in) > 512e3;
   const double late = far && c.source == ConvSource::kInPlace && !c.pixel_lanes ? pixels * k / 4 : 0;
-  return vectors * k / 2 + store + late + weights + fill * double(std::min<int64_t>(c.parts, 4));
+  return product + store + late + weights + fill * double(std::min<int64_t>(c.parts, 4));
 }
 
 // Floats of scratch of a band of `rows`.
@@ -58,8 +64,9 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   c.plane = (rows + (g.h.span() - 1) / g.h.stride) * c.line;
   c.stride = c.source == ConvSource::kPadded ? g.row_phases() * g.phases() * c.plane : rows;
   c.stride = (c.stride + 15) / 16 * 16;
-  if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
-  c.scratch = (2 * (c.taps + 1) + c.steps * c.stride + 2 * panel + 15) / 16 * 16;
+  if (c.source == ConvSource::kInPlace) c.stride += kConvLine;  // bands may begin later by less than a line
+  if (c.stride % 256 == 0) c.stride += 16;                      // else all channels share a few sets of the L1
+  c.scratch = (scratch_head(c) + c.steps * c.stride + 2 * panel + 15) / 16 * 16;
 }
 
 // Few units: the output channels are cut, too, though whoever takes a part may have to fill the band again. Up to
@@ -114,7 +121,7 @@ ConvCut cut_rows(const Conv &g) {
   c.bands = (c.size + c.grain - 1) / c.grain;
   c.stride = c.grain;
   c.together = g.flat() ? 0 : std::clamp<int64_t>(64 / g.taps(), 1, g.channels / g.groups);
-  c.scratch = (2 * (c.taps + 1) + c.grain * c.line + c.together * g.taps() * c.stride + 15) / 16 * 16;
+  c.scratch = (scratch_head(c) + c.grain * c.line + c.together * g.taps() * c.stride + 15) / 16 * 16;
   const double units = double(c.bands * g.batch * g.groups);
   const double cycles = double(g.batch * g.groups * c.size) * double(c.steps * panels);
   c.parts = parts_of(wanted_units(cycles), units, panels);
@@ -158,7 +165,8 @@ void general_plan(Conv &g) {
     c.steps = padded ? g.channels / g.groups : g.k();
     c.taps = padded ? g.taps() : 1;
     c.size = padded ? g.h.out : g.pixels();
-    c.grain = padded ? 1 : 4 * lanes;
+    const int64_t vectors = pixel_lanes && 2 * g.m() > TileRows_simd()() ? 2 : 4;
+    c.grain = padded ? 1 : std::max(kConvLine, vectors * lanes);
     c.line = padded ? g.w.out + (g.w.span() - 1) / g.w.stride : 0;
     const double cost = cut_bands(g, c);
     const bool first = best.steps == 0;

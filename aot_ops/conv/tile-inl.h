@@ -24,9 +24,10 @@ struct ConvTile {
   int64_t ld;
   const float *scale, *shift, *residual;  // residual: of y; pixels in lanes alone
   ConvBounds bounds;
+  // Of a sum without taps: steps whose pixels, `ahead` floats behind its own, this tile fetches for a later one.
+  int64_t ahead_begin = 0, ahead_end = 0, ahead = 0;
 };
 constexpr int64_t kWidest = 4 * kLanes;
-constexpr int64_t kAhead = 64;  // floats: with 64 output channels some 2 µs before they are needed
 
 // Stores the 128-bit blocks of v, 4 * ld apart.
 template <class D> HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float *to, int64_t ld) {
@@ -72,15 +73,15 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
     }
   }
   const float *w = t.w, *x = t.x;
+  // Channels may lie pages apart, where nothing else fetches ahead; a line is 16 floats.
+  for (int64_t c = t.ahead_begin; kPixels && c < t.ahead_end; ++c) {
+    for (int64_t i = 0; i < V * kLanes; i += 16) __builtin_prefetch(x + c * t.stride + t.ahead + i);
+  }
   const auto step = [&](const float *at) HWY_ATTR {
     const float *vectors = kPixels ? at : w, *factors = kPixels ? w : at;
     GemmVec b[V];
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-      b[v] = hn::LoadU(d, vectors + v * kLanes);
-      // Pixels that come soon, of channels that may lie pages apart; a line is 16 floats.
-      if (kPixels && v * kLanes % 16 == 0) __builtin_prefetch(at + kAhead + v * kLanes);
-    }
+    for (int v = 0; v < V; ++v) b[v] = hn::LoadU(d, vectors + v * kLanes);
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       const auto a = hn::Set(d, factors[r]);

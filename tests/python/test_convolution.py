@@ -82,6 +82,27 @@ def test_threads_do_not_change_a_bit_of_winograds_tiles():
         assert all(f.tobytes() == found[0].tobytes() for f in found) and found[0].any()
 
 
+@pytest.mark.parametrize("shape, out", [((2, 33, 28, 28), 50), ((1, 64, 40, 50), 64), ((3, 24, 4, 4), 30)])
+def test_where_x_begins_does_not_change_a_bit(shape, out):
+    """Planes of whole cache lines are read by lines, wherever the first of them begins."""
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    net, x = nn.Conv2d(shape[1], out, 1), normal(*shape)
+    weight = net.weight.asnumpy().astype(np.float64)
+    session, memory, found = net.session(opgraft.Tensor(x)), np.full(x.size + 32, np.nan, np.float32), []
+    begin = -memory.ctypes.data % 64 // 4
+    for threads in (1, 3):
+        _core.set_threads(threads)
+        for at in range(16):
+            memory[:] = np.nan
+            view = memory[begin + at : begin + at + x.size].reshape(shape)
+            view[...] = x
+            found.append(session.run([view])[0].copy())
+    _core.set_threads(0)
+    exact = CONV.conv2d(x.astype(np.float64), weight)
+    within(opgraft.Tensor(found[0]), exact, CONV.bound(0, x.astype(np.float64), weight))
+    assert all(f.tobytes() == found[0].tobytes() for f in found)
+
+
 @MODES
 def test_normalisation_pools_and_flatten(mode):
     opgraft.set_context(mode=mode)
