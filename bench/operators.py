@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 import environments  # noqa: E402
 import machine  # noqa: E402
 import report  # noqa: E402
-from peers import PEERS  # noqa: E402
+from peers import AGAINST, PEERS  # noqa: E402
 from process import Process  # noqa: E402
 from rows import rows, save  # noqa: E402
 
@@ -71,39 +71,51 @@ class Peer(Process):
                          inductor | SIMD[simd])  # fmt: skip
 
 
-def measure_row(row, peers, folder, effort):
-    """({peer: {"min", "median"} or {"missing"} or {"wrong"}}, the least bytes a call moves)"""
+def store(row, file):
+    """Writes what a row's peers are given; -> the least bytes a call moves."""
     inputs, weights = row.arrays()
     data = inputs, weights, row.expected(inputs, weights)
-    file = pathlib.Path(folder) / "data.npz"
     save(file, *data)
+    return report.traffic(row, *data)
+
+
+def measure_row(row, peers, folder, effort, other=None):
+    """({peer: {"min", "median"} or {"missing"} or {"wrong"}}, the least bytes a call moves); AGAINST: opgraft's figures
+    in the row `other`, which takes turns with the peers."""
+    data = [pathlib.Path(folder) / f"{name}.npz" for name in ("data", "other")]
+    traffic = store(row, data[0])
+    entrants = {peer.name: (peer, row, data[0]) for peer in peers}
+    if other and "opgraft" in entrants:
+        store(other, data[1])
+        entrants[AGAINST] = entrants["opgraft"][0], other, data[1]
     figures, samples, turns = {}, {}, {}
-    for peer in peers:
-        answer = peer.ask(do="build", row=row.name, data=str(file), patience=effort.patience)
-        figures[peer.name] = {k: answer[k] for k in ("missing", "wrong") if k in answer}
+    for name, (peer, built, file) in entrants.items():
+        answer = peer.ask(do="build", row=built.name, data=str(file), patience=effort.patience)
+        figures[name] = {k: answer[k] for k in ("missing", "wrong") if k in answer}
         if once := answer.get("once"):
             # A slow one, as a scalar loop over a large product, takes fewer turns; or none but the call it has made.
-            turns[peer] = min(effort.rounds, int(effort.peer / once))
-            samples[peer] = [] if turns[peer] else [answer.get("whole", once)]
+            turns[name] = min(effort.rounds, int(effort.peer / once))
+            samples[name] = [] if turns[name] else [answer.get("whole", once)]
     end = time.monotonic() + effort.row
     for k in range(effort.rounds):
         if k and time.monotonic() > end:
             break
-        for peer, taken in samples.items():
-            if k >= turns[peer]:
+        for name, taken in samples.items():
+            if k >= turns[name]:
                 continue
-            answer = peer.ask(do="time", row=row.name, seconds=effort.turn)
+            peer, built, _ = entrants[name]
+            answer = peer.ask(do="time", row=built.name, seconds=effort.turn)
             if "missing" in answer:
-                figures[peer.name], turns[peer] = answer, 0
+                figures[name], turns[name] = answer, 0
                 continue
             taken += answer["seconds"]
-            figures[peer.name] = {"turns": k + 1, "threads": answer["threads"]}
-    for peer, taken in samples.items():
-        if "missing" not in figures[peer.name]:
-            figures[peer.name] |= {"min": min(taken), "median": statistics.median(taken), "batches": len(taken)}
-    for peer in peers:
-        peer.ask(do="drop", row=row.name)
-    return figures, report.traffic(row, *data)
+            figures[name] = {"turns": k + 1, "threads": answer["threads"]}
+    for name, taken in samples.items():
+        if "missing" not in figures[name]:
+            figures[name] |= {"min": min(taken), "median": statistics.median(taken), "batches": len(taken)}
+    for peer, built, _ in entrants.values():
+        peer.ask(do="drop", row=built.name)
+    return figures, traffic
 
 
 def interrupt(*_):
@@ -115,7 +127,7 @@ def measure(chosen, peers, effort, result):
     the peers."""
     for s in (signal.SIGINT, signal.SIGTERM):
         signal.signal(s, interrupt)
-    begin = time.monotonic()
+    begin, table = time.monotonic(), {r.name: r for r in rows()}
     try:
         with tempfile.TemporaryDirectory() as folder:
             for peer in peers:
@@ -125,7 +137,7 @@ def measure(chosen, peers, effort, result):
                 spent = time.monotonic() - begin
                 left = f", about {spent / k * (len(chosen) - k):.0f} s left" if k else ""
                 print(f"[{k + 1}/{len(chosen)}, {spent:.0f} s{left}] {row.name}", file=sys.stderr, flush=True)
-                figures, traffic = measure_row(row, peers, folder, effort)
+                figures, traffic = measure_row(row, peers, folder, effort, table.get(row.against))
                 result["rows"][row.name] = summary = report.summary(row, figures, traffic)
                 result["ratios"] |= {f"{row.name} / {p}": ratio for p, ratio in summary["by peer"].items()}
         return True
@@ -188,7 +200,6 @@ def main():
         peers = [Peer(name, python, args.threads, args.simd, log) for name, python in pythons.items() if python]
         finished = measure(chosen, peers, effort, result)
     result["machine"] = machine.describe(args.threads, result["machine"])
-    report.compare_rows(chosen, result["rows"])
     text = report.short(result) + "\n\n" + report.wide(result)
     print(text)
     if args.json:

@@ -1,6 +1,6 @@
 """From figures to a table: ratios, achieved rates, verdicts."""
 
-from peers import OURS, PEERS
+from peers import AGAINST, OURS, PEERS
 
 MINDSPORE = [p for p in PEERS if p.startswith("mindspore")]
 
@@ -24,11 +24,13 @@ def summary(row, figures, traffic):
         by_peer = {p: ours / f["min"] for p, f in figures.items() if p != "opgraft" and "min" in f}
         others = {"best peer": peers.get(best), "numpy": peers.get("numpy"), "mindspore": mindspore,
                   "twin": figures.get("twin", {}).get("min")}  # fmt: skip
+        others[row.against] = figures.get(AGAINST, {}).get("min")
         ratios = {k: ours / v for k, v in others.items() if v}
     verdicts = {
         "best peer": (row.target, ratios.get("best peer")),
         "twin": (1 / row.twin if row.twin else None, ratios.get("twin")),
         "mindspore": (1 / row.mindspore_target if row.mindspore_target else None, ratios.get("mindspore")),
+        row.against: (row.target_against, ratios.get(row.against)),
     }
     return {
         "figures": figures, "best": best, "ratios": ratios, "by peer": by_peer,
@@ -37,17 +39,6 @@ def summary(row, figures, traffic):
         "GFLOP/s": row.flops / ours / 1e9 if ours and row.flops else None,
         "flops": row.flops, "bytes": traffic, "note": row.note,
     }  # fmt: skip
-
-
-def compare_rows(chosen, summaries):
-    """Adds to the summaries what compares a row with another of the same run."""
-    for row in chosen:
-        ours, other = (summaries.get(n, {}).get("figures", {}).get("opgraft", {}) for n in (row.name, row.against))
-        if "min" in ours and "min" in other:
-            got = ours["min"] / other["min"]
-            summaries[row.name]["ratios"][row.against] = got
-            if t := row.target_against:
-                summaries[row.name]["targets"][row.against] = {"at_most": t, "got": got, "reached": got <= t}
 
 
 def duration(seconds):

@@ -7,6 +7,7 @@ import operators
 import opgraft
 import report
 from opgraft import _core
+from peers import AGAINST
 from rows.llama import NAME, ROWS
 
 from . import parts
@@ -16,23 +17,11 @@ PEERS = ["opgraft", "torch"]
 EFFORT = replace(operators.FULL, turn=0.1, peer=4.0, row=12.0)
 
 
-class Plain(operators.Peer):
-    """opgraft with a row's plain Cell, in turns with the grafted one."""
-
-    def __init__(self, *args):
-        super().__init__("opgraft", *args)
-        self.name = "opgraft plain"
-
-    def ask(self, **task):
-        return super().ask(**task | ({"row": f"{task['row']} plain"} if "row" in task else {}))
-
-
 def measure(threads, simd, install, log):
     """({"rows", "shares", ...}, False where it was interrupted)"""
     result = {"threads": threads, "rounds": EFFORT.rounds, "peers": {}, "rows": {}, "ratios": {}}
     pythons = environments.find(PEERS, install)
     peers = [operators.Peer(n, p, threads, simd, log) for n, p in pythons.items() if p]
-    peers.append(Plain(pythons["opgraft"], threads, simd, log))
     finished = operators.measure([r for r in ROWS if r.against], peers, EFFORT, result)
     if finished:
         _core.set_threads(threads)
@@ -55,7 +44,7 @@ def tables(result):
     """Markdown, of what `measure` found."""
     lines = []
     for name, row in result["rows"].items():
-        figures = [row["figures"].get(p, {}) for p in ("opgraft plain", "opgraft", "torch")]
+        figures = [row["figures"].get(p, {}) for p in (AGAINST, "opgraft", "torch")]
         times = [f.get("min") for f in figures]
         words = [report.duration(t) if t else "wrong" if "wrong" in f else "-" for t, f in zip(times, figures)]
         saved = [f"{100 * (times[1] / t - 1):+.1f} %" if times[1] and t else "-" for t in (times[0], times[2])]

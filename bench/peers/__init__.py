@@ -22,8 +22,9 @@ PEERS = {
     "mindspore graph": (".venv-mindspore", "../../requirements-mindspore.txt", "mindspore_graph_peer"),
     "mindspore pynative": (".venv-mindspore", "../../requirements-mindspore.txt", "mindspore_pynative_peer"),
 }
+AGAINST = "against"  # opgraft in the row that a row is compared with
 # What is not a peer: a row's target is a share of the best of the others.
-OURS = {"opgraft", "twin", "opgraft plain"}
+OURS = {"opgraft", "twin", AGAINST}
 
 
 def as_list(value):

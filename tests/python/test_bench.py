@@ -145,8 +145,7 @@ def test_the_short_table_has_every_column_and_marks_what_falls_short():
     first, second = small(flops=0), small(name="Add 16", against="Add 8", target_against=0.5, twin=None)
     times = figures(opgraft=2e-6, twin=3e-6, torch=1e-6, mindspore_graph=9e-6, mindspore_pynative=7e-6)
     found = {first.name: report.summary(first, times, 96),
-             second.name: report.summary(second, figures(opgraft=1.2e-6, torch=2.4e-6), 96)}  # fmt: skip
-    report.compare_rows([first, second], found)
+             second.name: report.summary(second, figures(opgraft=1.2e-6, torch=2.4e-6, against=2e-6), 96)}  # fmt: skip
     machine = {"cpu": "CPU", "simd": "AVX2", "copy_bandwidth": 1e9, "gemm_peak": 1e9}
     text = report.short({"machine": machine, "threads": 2, "rounds": 3, "peers": {"torch": "2"}, "rows": found})
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in text.splitlines() if line.startswith("|")]
@@ -188,13 +187,14 @@ class Scripted:
     """Answers like a peer one call of which takes `once`."""
 
     def __init__(self, name, once, warm=None):
-        self.name, self.once, self.turns = name, once, 0
+        self.name, self.once, self.turns, self.rows = name, once, 0, []
 
     def ask(self, do, **task):
         if do == "build":
             return {"once": self.once}
         if do == "time":
             self.turns += 1
+            self.rows.append(task["row"])
             time.sleep(0.01)
             return {"seconds": [self.once / 2], "threads": 1}
         return {}
@@ -211,6 +211,18 @@ def test_a_slow_peer_takes_fewer_turns_and_a_row_has_a_budget(tmp_path):
     peers = [Scripted("opgraft", 1e-3), Scripted("numpy", 1e-3)]
     operators.measure_row(small(), peers, tmp_path, dataclasses.replace(effort, row=0.0))
     assert [p.turns for p in peers] == [1, 1]  # every peer has its turn
+
+
+def test_a_row_that_is_compared_with_another_takes_turns_with_it(tmp_path):
+    effort = operators.Effort(rounds=4, turn=0.01, peer=1.0, row=60.0, patience=1.0)
+    peers = [Scripted("opgraft", 1e-3), Scripted("numpy", 4e-3)]
+    row = small(name="Add 16", against="Add 8", target_against=0.5)
+    got, _ = operators.measure_row(row, peers, tmp_path, effort, small())
+    assert peers[0].rows == ["Add 16", "Add 8"] * 4 and peers[1].rows == ["Add 16"] * 4
+    assert got["against"]["min"] == 0.5e-3
+    found = report.summary(row, got, 96)
+    assert found["best"] == "numpy" and found["ratios"]["Add 8"] == 1.0
+    assert found["targets"]["Add 8"] == {"at_most": 0.5, "got": 1.0, "reached": False}
 
 
 @pytest.mark.alone
