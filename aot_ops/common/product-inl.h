@@ -27,13 +27,19 @@ template <class D> HWY_INLINE GemmVec Activate(D d, Activation a, GemmVec v) {
   }
 }
 
+// The bias of a whole panel that follows its sums at once, where a tile adds it; else null, and Epilogue does.
+template <class T> HWY_INLINE const float *TileBias(const GemmTile &g, int64_t column, int64_t width) {
+  if (!std::is_same_v<T, float> || !g.bias || g.scale || g.offset || width < kPanel) return nullptr;
+  return static_cast<const float *>(g.bias) + column;
+}
+
 // What follows the product of rows [row, row + rows) and columns [column, column + width), whose sums lie in `acc`,
-// `ld` apart; written to C as T.
+// `ld` apart; written to C as T. `biased`: the sums have their bias.
 template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t ld, int64_t row,
-                                              int64_t rows, int64_t column, int64_t width) {
+                                              int64_t rows, int64_t column, int64_t width, bool biased = false) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
-  const T *bias = static_cast<const T *>(g.bias);
+  const T *bias = biased ? nullptr : static_cast<const T *>(g.bias);
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = (row + r) * g.ldc + column;
     T *c = static_cast<T *>(g.c) + at;
@@ -54,31 +60,30 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   }
 }
 
+// Sums, and a bias at most: a tile writes C itself.
 template <class T> HWY_INLINE bool Plain(const GemmTile &g, int64_t width) {
-  return std::is_same_v<T, float> && width == kPanel && !g.scale && !g.bias && !g.residual &&
+  return std::is_same_v<T, float> && width == kPanel && !g.scale && !g.offset && !g.residual &&
          g.activation == Activation::kNone;
 }
 
-// Rows [m0, m1) of panels [p0, p1), K in one piece.
+// Rows [m0, m1) of panels [p0, p1), K in one piece; kBlockRows at most, here and below. What follows the sums is done
+// for all rows of a panel at once: after every tile it would stop the next one.
 template <class T, class B>
 HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  HWY_ALIGN float acc[kTileRows * kPanel];
+  HWY_ALIGN float acc[kBlockRows * kPanel];
   for (int64_t panel = p0; panel < p1; ++panel) {
     const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
     const B *b = static_cast<const B *>(g.b) + column * g.k;
+    const float *bias = TileBias<T>(g, column, width);
     const bool plain = Plain<T>(g, width);
     for (int64_t row = m0; row < m1;) {
       const int64_t rows = TileSize(m1, row);
-      const float *a = g.a + row * g.lda;
       const Ahead ahead = AheadOf(b, b + g.k * kPanel, g.k, m1 - m0, row - m0, rows);
-      if (plain) {
-        MicroRowsOf(rows, a, g.lda, b, g.k, nullptr, 0, static_cast<float *>(g.c) + row * g.ldc + column, g.ldc, ahead);
-      } else {
-        MicroRowsOf(rows, a, g.lda, b, g.k, nullptr, 0, acc, kPanel, ahead);
-        Epilogue<T>(g, acc, kPanel, row, rows, column, width);
-      }
+      float *sums = plain ? static_cast<float *>(g.c) + row * g.ldc + column : acc + (row - m0) * kPanel;
+      MicroRowsOf(rows, g.a + row * g.lda, g.lda, b, g.k, bias, 0, sums, plain ? g.ldc : kPanel, ahead);
       row += rows;
     }
+    if (!plain) Epilogue<T>(g, acc, kPanel, m0, m1 - m0, column, width, bias);
   }
 }
 
@@ -97,17 +102,19 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
       const B *next = panel + 1 < p1 ? b + g.k * kPanel
                       : last         ? b + k * kPanel
                                      : b - (panel - p0) * g.k * kPanel + k * kPanel;
+      const float *bias = TileBias<T>(g, column, width);
       const bool direct = last && Plain<T>(g, width);
       for (int64_t row = m0; row < m1;) {
         const int64_t rows = TileSize(m1, row);
         const float *a = g.a + row * g.lda + k0;
         float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
         const Ahead ahead = AheadOf(b, next, k, m1 - m0, row - m0, rows);
-        MicroRowsOf(rows, a, g.lda, b, k, first ? nullptr : sums, kPanel,
+        MicroRowsOf(rows, a, g.lda, b, k, first ? bias : sums, first ? 0 : kPanel,
                     direct ? static_cast<float *>(g.c) + row * g.ldc + column : sums, direct ? g.ldc : kPanel, ahead);
-        if (last && !direct) Epilogue<T>(g, sums, kPanel, row, rows, column, width);
         row += rows;
       }
+      if (last && !direct)
+        Epilogue<T>(g, acc + (panel - p0) * (m1 - m0) * kPanel, kPanel, m0, m1 - m0, column, width, bias);
     }
   }
 }
