@@ -27,10 +27,17 @@ template <class D> HWY_INLINE GemmVec Activate(D d, Activation a, GemmVec v) {
   }
 }
 
-// The bias of a whole panel that follows its sums at once, where a tile adds it; else null, and Epilogue does.
+// Whether a tile's sums have the type and the place of C: a whole panel in float32, and nothing to scale.
+template <class T> HWY_INLINE bool InTile(const GemmTile &g, int64_t width) {
+  return std::is_same_v<T, float> && width == kPanel && !g.scale && !g.offset;
+}
+// The bias that a tile adds to its sums itself; null: there is none, or Epilogue adds it.
 template <class T> HWY_INLINE const float *TileBias(const GemmTile &g, int64_t column, int64_t width) {
-  if (!std::is_same_v<T, float> || !g.bias || g.scale || g.offset || width < kPanel) return nullptr;
-  return static_cast<const float *>(g.bias) + column;
+  return g.bias && InTile<T>(g, width) ? static_cast<const float *>(g.bias) + column : nullptr;
+}
+// Sums, and a bias at most: a tile writes C itself.
+template <class T> HWY_INLINE bool Plain(const GemmTile &g, int64_t width) {
+  return InTile<T>(g, width) && !g.residual && g.activation == Activation::kNone;
 }
 
 // What follows the product of rows [row, row + rows) and columns [column, column + width), whose sums lie in `acc`,
@@ -58,12 +65,6 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
       else StoreF32N(v, d, c + j, n);
     }
   }
-}
-
-// Sums, and a bias at most: a tile writes C itself.
-template <class T> HWY_INLINE bool Plain(const GemmTile &g, int64_t width) {
-  return std::is_same_v<T, float> && width == kPanel && !g.scale && !g.offset && !g.residual &&
-         g.activation == Activation::kNone;
 }
 
 // Rows [m0, m1) of panels [p0, p1), K in one piece; kBlockRows at most, here and below. What follows the sums is done
