@@ -1,0 +1,84 @@
+"""Attention as MindSpore's models spell it, exported by MindSpore, becomes one operator."""
+
+import mindspore as ms
+import numpy as np
+import opgraft
+import pytest
+from helpers import close
+from mindspore import Tensor, nn, ops
+from opgraft import rewrite
+
+B, H, S, T, D = 2, 3, 5, 7, 8
+ROOT = D**0.5
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+class Attention(nn.Cell):
+    def __init__(self, by, scaled):
+        super().__init__()
+        self.by, self.scaled = by, scaled
+        self.product = ops.BatchMatMul(transpose_b=True)
+
+    def multiplied(self, q, k):
+        if self.by == "BatchMatMul":
+            return self.product(q, k)
+        if self.by == "bmm":
+            return ops.bmm(q, k.transpose(0, 1, 3, 2))
+        return ops.matmul(q, k.swapaxes(-1, -2))
+
+    def scores(self, q, k):
+        if self.scaled == "times":
+            return self.multiplied(q, k) * (1.0 / ROOT)
+        if self.scaled == "over":
+            return self.multiplied(q, k) / ROOT
+        if self.scaled == "q times":
+            return self.multiplied(q * (1.0 / ROOT), k)
+        if self.scaled == "q over":
+            return self.multiplied(q / ROOT, k)
+        return self.multiplied(q, k)
+
+    def construct(self, q, k, v, m=None):
+        s = self.scores(q, k)
+        if m is not None:
+            s = s + m
+        return ops.bmm(ops.softmax(s, -1), v)
+
+
+class Bert(Attention):
+    """Heads are split, and keys turned, in one step."""
+
+    def split(self, x, order):
+        return x.reshape(B, T, H, D).transpose(order)
+
+    def multiplied(self, q, k):
+        return ops.matmul(q, k)
+
+    def construct(self, q, k, v, m=None):
+        s = self.scores(self.split(q, (0, 2, 1, 3)), self.split(k, (0, 2, 3, 1)))
+        if m is not None:
+            s = s + m
+        y = ops.matmul(ops.softmax(s, -1), self.split(v, (0, 2, 1, 3)))
+        return y.transpose(0, 2, 1, 3).reshape(B, T, H * D)
+
+
+GIVEN = normal(B, H, S, D), normal(B, H, T, D, seed=1), normal(B, H, T, D, seed=2), normal(B, 1, S, T, seed=3)
+JOINED = *(normal(B, T, H * D, seed=i) for i in range(3)), normal(B, 1, 1, T, seed=3)
+
+
+@pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
+@pytest.mark.parametrize("scaled", ["times", "over", "q times", "q over", "not at all"])
+@pytest.mark.parametrize("by", ["BatchMatMul", "bmm", "matmul", "joined"])
+def test_of_an_exported_model(by, scaled, mask, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net = Bert(by, scaled) if by == "joined" else Attention(by, scaled)
+    given = (JOINED if by == "joined" else GIVEN)[: 4 if mask else 3]
+    tensors = [Tensor(x) for x in given]
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
