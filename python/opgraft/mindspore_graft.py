@@ -350,6 +350,7 @@ def _by_chain(net, pattern, factory, sets, only_faster):
     try:
         heard, _ = _recorded(mindspore_rewrite.replaced(net, pattern, places), [], sets)
     except Exception as e:  # of the rewritten Cell, which computes what it did before
+        _settle()
         return give_up(f"mindspore.rewrite breaks the Cell: {_first_line(e)}")
     if why := _differ(heard, wanted):
         return give_up(f"mindspore.rewrite changes the Cell's results: {why}")
