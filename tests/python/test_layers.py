@@ -136,3 +136,25 @@ def test_the_product_of_any_ranks_is_spelled_as_the_one_it_is(a, b, op):
     want = np.matmul(x, y)
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
     assert (abs(net(*map(Tensor, given)).asnumpy() - want) <= bound + 2.0**-24 * (abs(want) + bound)).all()
+
+
+@pytest.mark.parametrize("rows,shape,left", [
+    ((10, 40), (2, 5, 30), ["Dense"]),
+    ((-1, 40), (-1, 5, 30), ["Dense"]),
+    ((10, 40), (5, 2, 30), ["Reshape", "Dense", "Reshape", "ReLU"]),
+    ((10, 40), (300,), ["Reshape", "Dense", "Reshape", "ReLU"]),
+])  # fmt: skip
+def test_rows_that_are_joined_and_parted_again_stay_as_they_are(rows, shape, left):
+    """As MindSpore's nn.Dense does with three dimensions; parted otherwise, the reshapes are needed."""
+
+    class Joined(nn.Cell):
+        def construct(self, x):
+            return ops.relu(
+                ops.bias_add(ops.matmul(x.reshape(*rows), Tensor(W.T.copy())), Tensor(BIAS)).reshape(*shape)
+            )
+
+    net, x = Joined(), Tensor(X)
+    want = net(x).asnumpy()
+    _, nodes = found(net, X)
+    assert [n["op"] for n in nodes] == left
+    np.testing.assert_array_equal(net(x).asnumpy(), want)

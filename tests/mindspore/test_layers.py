@@ -1,0 +1,81 @@
+"""A layer (product, bias, activation, residual) as MindSpore's models spell it, exported, is one operator."""
+
+import mindspore as ms
+import numpy as np
+import opgraft
+import pytest
+from helpers import close
+from mindspore import Parameter, Tensor, mint, nn, ops
+from opgraft import rewrite
+
+
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+X, W, BIAS, RESIDUAL = normal(2, 5, 40), normal(30, 40, seed=1), normal(30, seed=2), normal(2, 5, 30, seed=3)
+
+
+class Nothing(nn.Cell):
+    def construct(self, y):
+        return y
+
+
+class WrittenOutSiLU(nn.Cell):
+    def construct(self, y):
+        return y * ops.sigmoid(y)
+
+
+class WrittenOutGELU(nn.Cell):
+    def construct(self, y):
+        return y * (ops.erf(y / 1.4142135623730951) + 1.0) * 0.5
+
+
+ACTIVATIONS = {
+    "none": (Nothing, "none"),
+    "nn.ReLU": (nn.ReLU, "relu"),
+    "nn.SiLU": (nn.SiLU, "silu"),
+    "nn.GELU": (lambda: nn.GELU(approximate=False), "gelu"),
+    "nn.GELU tanh": (nn.GELU, "gelu_tanh"),
+    "SiLU written out": (WrittenOutSiLU, "silu"),
+    "GELU written out": (WrittenOutGELU, "gelu"),
+}
+
+
+class Layer(nn.Cell):
+    def __init__(self, by, act):
+        super().__init__()
+        self.by, self.act = by, act
+        self.dense = nn.Dense(40, 30, weight_init=Tensor(W), bias_init=Tensor(BIAS))
+        self.weight, self.bias = Parameter(W, name="w"), Parameter(BIAS, name="b")
+        self.turned = Parameter(W.T.copy(), name="t")
+
+    def product(self, x):
+        if self.by == "nn.Dense":
+            return self.dense(x)
+        if self.by == "matmul":
+            return ops.matmul(x, self.turned) + self.bias
+        return mint.nn.functional.linear(x, self.weight, self.bias)
+
+    def construct(self, x, r=None):
+        y = self.act(self.product(x))
+        return y if r is None else y + r
+
+
+@pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
+@pytest.mark.parametrize("act", ACTIVATIONS)
+@pytest.mark.parametrize("by", ["nn.Dense", "matmul", "linear"])
+@pytest.mark.parametrize("lead", [(5,), (2, 5)], ids=len)
+def test_of_an_exported_model(lead, by, act, residual, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    make, name = ACTIVATIONS[act]
+    given = [a.reshape(-1, a.shape[-1])[:5] if len(lead) == 1 else a for a in (X, RESIDUAL)][: 2 if residual else 1]
+    net, tensors = Layer(by, make()), [Tensor(x) for x in given]
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=tuple(given))
+    kept = [n for n in graph.nodes if n["op"] != "Reshape"]
+    assert [n["op"] for n in kept] == ["DenseAdd" if residual else "Dense"], str(graph)
+    assert kept[0]["attrs"]["activation"] == name
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
