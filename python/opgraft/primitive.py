@@ -30,6 +30,12 @@ def _updated(name, inputs):
     return bool(_states(name)) or any(isinstance(x, Parameter) and x.updated for x in inputs)
 
 
+def _quantised(inputs):
+    """Whether a Parameter of eight bits is among them: widened at once it would take the memory that it saves, and
+    no operator for such weights could take its place."""
+    return any(isinstance(x, Parameter) and x.dtype in (np.int8, np.uint8) for x in inputs)
+
+
 def _is_traced(x):
     return (
         isinstance(x, SymInt)
@@ -53,7 +59,8 @@ def run(name, inputs, attrs):
     """Runs or records one primitive. inputs: tensors, arrays, or sequences of int (int64 vectors)."""
     op = signature(name)[0]
     tracer = _trace.active()
-    if any(_is_traced(x) for x in inputs) or (tracer is not None and _updated(name, inputs)):
+    recorded = tracer is not None and (_updated(name, inputs) or _quantised(inputs))
+    if recorded or any(_is_traced(x) for x in inputs):
         tracer = next((x._tracer for x in inputs if isinstance(x, Tensor) and x._array is None), tracer)
         if tracer is None:
             raise ValueError(f"{name}: {_trace.NO_VALUE}")

@@ -1,5 +1,6 @@
 """Models in files: names of inputs and outputs, open dimensions, and the same results after export and load."""
 
+import pathlib
 import re
 
 import numpy as np
@@ -240,3 +241,36 @@ def test_declared_inputs_keep_constants_and_structure(tmp_path, rest):
     want = Mixed()((x, x), 3.0, *({"bias": b} for b in bias))
     np.testing.assert_array_equal(cell(x, x, *bias).asnumpy(), want.asnumpy())
     assert names(loaded(net, (x, x), 2.0, folder=tmp_path)) == ["pair_0", "pair_1"]  # what is given comes first
+
+
+def test_weights_of_eight_bits_stay_so_in_the_file_and_in_the_graph(tmp_path):
+    """A Cell that widens them while it is traced would hold, and write, four times the memory, and no operator for
+    such weights could take its place."""
+
+    class Widening(nn.Cell):
+        def __init__(self, turned):
+            super().__init__()
+            w = RNG.integers(-127, 128, (64, 96)).astype(np.int8)
+            self.weight = opgraft.Parameter(Tensor(w.T.copy() if turned else w), name="weight")
+            self.scale = opgraft.Parameter(Tensor(0.01 + abs(floats(96))), name="scale")
+            self.turned = turned
+
+        def construct(self, x):
+            w = self.weight.transpose(1, 0) if self.turned else self.weight
+            return ops.matmul(x, ops.cast(w, opgraft.float32) * self.scale)
+
+    x = floats(3, 64)
+    for turned, names in [(False, ["Cast", "Mul", "MatMul"]), (True, ["Transpose", "Cast", "Mul", "MatMul"])]:
+        net = Widening(turned)
+        w = net.weight.asnumpy().astype(np.float64)
+        want = x.astype(np.float64) @ ((w.T if turned else w) * net.scale.asnumpy())
+        file = pathlib.Path(opgraft.export(net, Tensor(x), file_name=tmp_path / "net"))
+        assert file.stat().st_size < 2 * w.size, "the file holds something wider than eight bits"
+        graph = opgraft.load(file)
+        assert [n["op"] for n in graph.nodes] == names
+        bound = np.abs(x) @ np.abs((w.T if turned else w) * net.scale.asnumpy())
+        close(net(Tensor(x)).asnumpy(), want, 64 + 2, scale=bound)
+        if not turned:
+            rewrite.substitute(net, prove=(x,))
+            assert [n["op"] for n in net._grafted[0][0].graph.nodes] == ["WeightQuantBatchMatmul"]
+            close(net(Tensor(x)).asnumpy(), want, 64 + 2, scale=bound)
