@@ -82,3 +82,44 @@ def test_of_an_exported_model(by, scaled, mask, tmp_path):
     rewrite.substitute(graph, prove=given)
     assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+
+
+class Eager(nn.Cell):
+    """As transformers' models have it: half types, softmax in float32, and heads of keys repeated or not."""
+
+    def __init__(self, groups):
+        super().__init__()
+        self.groups = groups
+
+    def repeated(self, x):
+        if self.groups == 1:
+            return x
+        x = ops.broadcast_to(x[:, :, None], (B, H // self.groups, self.groups, T, D))
+        return x.reshape(B, H, T, D)
+
+    def construct(self, q, k, v, m=None):
+        k, v = self.repeated(k), self.repeated(v)
+        s = ops.matmul(q, k.swapaxes(2, 3)) * (1.0 / ROOT)
+        if m is not None:
+            s = s + m
+        w = ops.softmax(ops.cast(s, ms.float32), -1)
+        return ops.matmul(ops.cast(w, ms.float16), v)
+
+
+@pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
+@pytest.mark.parametrize("groups", [1, 3])
+def test_half_types_whose_softmax_is_of_float32(groups, mask, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net = Eager(groups)
+    q, k, v, m = (x.astype(np.float16) for x in GIVEN)
+    given = [q, k[:, : H // groups], v[:, : H // groups], m][: 4 if mask else 3]
+    tensors = [Tensor(np.ascontiguousarray(x)) for x in given]
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    got = opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy()
+    # MindSpore's scores, up to 8, are rounded to float16 three times, and so are the weights and the result.
+    assert got.dtype == want.dtype == np.float16
+    assert np.abs(got.astype(np.float64) - want).max() <= (3 * 8 + 3) * 2.0**-11 * np.abs(v).max()

@@ -202,6 +202,37 @@ class PlainLayer(nn.Cell):
         return d / ops.sqrt(self.mean(ops.square(d), -1) + 1e-5)
 
 
+class GammaInside(nn.Cell):
+    """LayerNorm as Keras and Flax write it, and their like of RMSNorm; of half types in float32."""
+
+    def __init__(self, how, dtype=ms.float32):
+        super().__init__()
+        self.how, self.dtype = how, dtype
+        self.gamma = Parameter(Tensor(normal(24, seed=5)).astype(dtype), name="gamma")
+        self.beta = Parameter(Tensor(normal(24, seed=6)).astype(dtype), name="beta")
+        self.mean = ops.ReduceMean(keep_dims=True)
+
+    def construct(self, x, residual):
+        h, gamma, beta = (ops.cast(t, ms.float32) for t in (x, self.gamma, self.beta))
+        if self.how == "rms":
+            y = h * (ops.rsqrt(self.mean(h * h, -1) + 1e-5) * gamma)
+        elif self.how == "rms, gamma first":
+            y = (h * gamma) * ops.rsqrt(self.mean(ops.square(h), -1) + 1e-5)
+        else:
+            m = self.mean(h, -1)
+            d = h - m
+            root = ops.rsqrt(self.mean(ops.square(d), -1) + 1e-5)
+            if self.how == "Keras":
+                y = h * (root * gamma) + (beta - m * (root * gamma))
+            elif self.how == "Flax":
+                y = d * (root * gamma) + beta
+            elif self.how == "gamma alone":
+                y = (d * root) * gamma
+            else:
+                y = (d * root) * gamma + beta
+        return ops.cast(y, self.dtype)
+
+
 class Scores(nn.Cell):
     def __init__(self, how):
         super().__init__()
@@ -214,6 +245,12 @@ class Scores(nn.Cell):
             return ops.softmax(x / 8.0 + mask, -1)
         if self.how == "scale":
             return ops.softmax(x * 0.125, 1) + mask
+        if self.how == "half":
+            return ops.cast(ops.softmax(ops.cast(x * 0.125 + mask, ms.float32), -1), ms.float16)
+        if self.how == "exp":
+            s = x * 0.125 + mask
+            e = ops.exp(s - ops.ReduceMax(keep_dims=True)(s, -1))
+            return e / ops.ReduceSum(keep_dims=True)(e, -1)
         return ops.softmax(x + mask, -1)
 
 
@@ -226,7 +263,14 @@ EXPORTED = {
     "rms float16 of a sum": (lambda: Rms("pow", "rsqrt", ms.float16, True), {"FusedAddRmsNorm"}),
     "layer without parameters": (lambda: PlainLayer(False), {"FusedLayerNorm"}),
     "layer of a sum": (lambda: PlainLayer(True), {"AddLayerNorm"}),
-    **{f"softmax {how}": (lambda h=how: Scores(h), {"ScaledMaskedSoftmax"}) for how in ("mul", "div", "scale", "add")},
+    **{f"{how}, gamma inside": (lambda h=how: GammaInside(h), {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
+       for how in ("Keras", "Flax", "rms", "rms, gamma first")},
+    **{f"{how} float16": (lambda h=how: GammaInside(h, ms.float16),
+                          {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
+       for how in ("Keras", "Flax", "rms", "rms, gamma first", "gamma alone", "both parameters")},
+    **{f"softmax {how}": (lambda h=how: Scores(h), {"ScaledMaskedSoftmax"})
+       for how in ("mul", "div", "scale", "add", "exp")},
+    "softmax float16": (lambda: Scores("half"), {"ScaledMaskedSoftmax"}),
 }  # fmt: skip
 
 
@@ -242,6 +286,8 @@ def test_exported_models(name, tmp_path):
     loaded = opgraft.nn.GraphCell(opgraft.load(str(tmp_path / "net.mindir")))
     report = opgraft.rewrite.substitute(loaded, prove=tuple(given))
     assert {s["op"].split("@")[0] for s in report.swapped} == expected, str(report)
+    rest = {"Add"} if "scale" in name else set()  # the mask is added behind it
+    assert {n["op"] for n in loaded.graph.nodes} == expected | rest, str(loaded.graph)
     got, want = loaded(*given), net(*map(Tensor, given))
     for a, b in zip(*(r if isinstance(r, (tuple, list)) else [r] for r in (got, want))):
         a, b = a.asnumpy().astype(np.float64), b.asnumpy().astype(np.float64)

@@ -53,6 +53,70 @@ def test_spellings(square, root, prove):
         close(after[0], before[0], bound, np.abs(before[0]).max())
 
 
+def keras(x, g, b, square):
+    m = ops.mean(x, -1, True)
+    inverse = ops.rsqrt(ops.mean(square(x - m), -1, True) + 1e-5) * g
+    return x * inverse + (b - m * inverse)
+
+
+def flax(x, g, b, square):
+    d = x - ops.mean(x, -1, True)
+    y = d * (ops.rsqrt(ops.mean(square(d), -1, True) + 1e-5) * g)
+    return y if b is None else y + b
+
+
+def gamma_first(x, g, b, square):
+    d = x - ops.mean(x, -1, True)
+    y = g * d / ops.sqrt(ops.mean(square(d), -1, True) + 1e-5)
+    return y if b is None else y + b
+
+
+def inverse(x, square):
+    return ops.mean(square(x), -1, True) + 1e-5
+
+
+GAMMA_INSIDE = {
+    "Keras": (keras, "xgb"),
+    "Flax": (flax, "xgb"),
+    "Flax without beta": (lambda x, g, square: flax(x, g, None, square), "xg"),
+    "gamma first": (gamma_first, "xgb"),
+    "gamma first, without beta": (lambda x, g, square: gamma_first(x, g, None, square), "xg"),
+    "RMS, gamma at the root": (lambda x, g, square: x * (ops.rsqrt(inverse(x, square)) * g), "xg"),
+    "RMS, gamma first": (lambda x, g, square: (g * x) * ops.rsqrt(inverse(x, square)), "xg"),
+    "RMS, gamma first, Div": (lambda x, g, square: (x * g) / ops.sqrt(inverse(x, square)), "xg"),
+}
+
+
+@pytest.mark.parametrize("square", SQUARES)
+@pytest.mark.parametrize("name", GAMMA_INSIDE)
+def test_gamma_inside_the_formula(name, square, tmp_path):
+    write, takes = GAMMA_INSIDE[name]
+    given = [normal(3, 5, N), normal(N, seed=1), normal(N, seed=2)][: len(takes)]
+    only = left(lambda *a: write(*a, SQUARES[square]), given, tmp_path)
+    assert only == ["FusedRmsNorm" if "RMS" in name else "FusedLayerNorm"]
+    names, before, after = graft(lambda *a: write(*a, SQUARES[square]), *given)
+    # Keras adds x and the mean times gamma over the deviation, each up to 6, and cancels.
+    close(after[0], before[0], LAYER + 4, max(np.abs(before[0]).max(), 6 * np.abs(given[1]).max()))
+
+
+def left(write, given, folder):
+    """The operators that are there when all is substituted in the exported model."""
+    graph = opgraft.load(opgraft.export(Net(write), *map(opgraft.Tensor, given), file_name=str(folder / "net")))
+    rewrite.substitute(graph)
+    return [n["op"] for n in graph.nodes]
+
+
+@pytest.mark.parametrize("shape", [(3, 5, N), (5, N), (1, 1, N)])
+def test_a_gamma_of_more_dimensions_stays_outside(shape, tmp_path):
+    """Of one number for each row's place it would be another formula; nothing is said of it."""
+    x, g = normal(3, 5, N), normal(*shape, seed=1)
+    for write in (lambda x, g: flax(x, g, None, ops.square), lambda x, g: GAMMA_INSIDE["RMS, gamma first"][0](
+            x, g, ops.square)):  # fmt: skip
+        graph = opgraft.load(opgraft.export(Net(write), *map(opgraft.Tensor, (x, g)), file_name=str(tmp_path / "net")))
+        report = rewrite.substitute(graph)
+        assert (report.swapped, report.left) == ([], [])
+
+
 BF16 = ml_dtypes.bfloat16
 f32, bf16 = opgraft.float32, opgraft.bfloat16
 HALVES = {
@@ -60,28 +124,71 @@ HALVES = {
     "gamma before the cast": lambda x, g: ops.cast(rms(ops.cast(x, f32)) * ops.cast(g, f32), bf16),
     "Pow, Div by Sqrt": lambda x, g: ops.cast(rms(ops.cast(x, f32), SQUARES["Pow"], ROOTS["Div by Sqrt"]), bf16) * g,
     "without gamma": lambda x, g: ops.cast(rms(ops.cast(x, f32)), bf16),
-    "LayerNorm": lambda x, g: ops.cast(layer(ops.cast(x, f32)) * ops.cast(g, f32), bf16),
+    "LayerNorm, gamma": lambda x, g: ops.cast(layer(ops.cast(x, f32)) * ops.cast(g, f32), bf16),
+    "LayerNorm, both": lambda x, g: ops.cast(layer(ops.cast(x, f32)) * ops.cast(g, f32) + ops.cast(g, f32), bf16),
+    "LayerNorm": lambda x, g: ops.cast(layer(ops.cast(x, f32)), bf16),
     "LayerNorm, params after": lambda x, g: ops.cast(layer(ops.cast(x, f32)), bf16) * g + g,
 }
 
 
 @pytest.mark.parametrize("name", HALVES)
-def test_halves_that_compute_in_float32(name):
+def test_halves_that_compute_in_float32(name, tmp_path):
     x, gamma = normal(3, 5, N).astype(BF16), normal(N, seed=1).astype(BF16)
+    assert left(HALVES[name], (x, gamma), tmp_path) == ["FusedLayerNorm" if "Layer" in name else "FusedRmsNorm"]
     names, before, after = graft(HALVES[name], x, gamma)
-    assert names == ["FusedLayerNorm" if "Layer" in name else "FusedRmsNorm"]
     # The spelled form rounds to bfloat16 up to three times, the fused once: 2^-9 each, of the largest magnitude.
     found, want = after[0].astype(np.float64), before[0].astype(np.float64)
     assert after[0].dtype == before[0].dtype
     assert np.abs(found - want).max() <= 4 * 2.0**-9 * np.abs(want).max()
 
 
-def test_a_float32_gamma_before_the_cast():
+WIDE = {
+    "RMS": (lambda x, g: ops.cast(rms(ops.cast(x, f32)) * g, bf16), "FusedRmsNorm"),
+    "RMS, gamma at the root": (
+        lambda x, g: (lambda h: ops.cast(h * (ops.rsqrt(inverse(h, ops.square)) * g), bf16))(ops.cast(x, f32)),
+        "FusedRmsNorm"),
+    "LayerNorm": (lambda x, g: ops.cast(layer(ops.cast(x, f32)) * g, bf16), "FusedLayerNorm"),
+    "LayerNorm, both": (lambda x, g: ops.cast(layer(ops.cast(x, f32)) * g + g, bf16), "FusedLayerNorm"),
+    "Keras": (lambda x, g: ops.cast(keras(ops.cast(x, f32), g, g, ops.square), bf16), "FusedLayerNorm"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WIDE)
+def test_float32_parameters_before_the_cast(name, tmp_path):
     x, gamma = normal(3, 5, N).astype(BF16), normal(N, seed=1)
-    names, before, after = graft(lambda x, g: ops.cast(rms(ops.cast(x, f32)) * g, bf16), x, gamma)
-    assert names == ["FusedRmsNorm"]
+    write, op = WIDE[name]
+    assert left(write, (x, gamma), tmp_path) == [op]
+    names, before, after = graft(write, x, gamma)
     want = before[0].astype(np.float64)
     assert np.abs(after[0].astype(np.float64) - want).max() <= 2.0**-8 * np.abs(want).max()  # two roundings to bfloat16
+
+
+def test_halves_with_a_residual(tmp_path):
+    x, r, g = (normal(*s, seed=k).astype(BF16) for k, s in enumerate([(3, 5, N), (3, 5, N), (N,)]))
+    for write, op in [
+        (lambda s, g: ops.cast(layer(ops.cast(s, f32)) * ops.cast(g, f32) + ops.cast(g, f32), bf16), "AddLayerNorm"),
+        (lambda s, g: ops.cast(layer(ops.cast(s, f32)) * ops.cast(g, f32), bf16), "AddLayerNorm"),
+        (lambda s, g: ops.cast(rms(ops.cast(s, f32)) * ops.cast(g, f32), bf16), "FusedAddRmsNorm"),
+    ]:
+
+        def both(x, r, g, write=write):
+            s = x + r
+            return write(s, g), s
+
+        assert left(both, (x, r, g), tmp_path) == [op]
+        names, before, after = graft(both, x, r, g)
+        want = before[0].astype(np.float64)
+        # The norm is of the sum before it is rounded, or after; then it is rounded itself.
+        assert np.abs(after[0].astype(np.float64) - want).max() <= 3 * 2.0**-8 * np.abs(want).max()
+        np.testing.assert_array_equal(after[1], before[1])
+
+
+def test_a_norm_that_comes_out_wider_or_of_wider_rows_keeps_its_casts(tmp_path):
+    x, g = normal(3, 5, N).astype(BF16), normal(N, seed=1)
+    kept = left(lambda x, g: layer(ops.cast(x, f32)) * g, (x, g), tmp_path)  # float32 out of bfloat16
+    assert kept == ["Cast", "FusedLayerNorm"]
+    kept = left(lambda x, g: ops.cast(layer(x) * g, bf16), (x.astype(np.float32), g), tmp_path)
+    assert kept == ["FusedLayerNorm", "Cast"]
 
 
 def test_a_residual_is_taken_in(tmp_path):
@@ -158,6 +265,11 @@ def exp_sum_ext(x):
     return e / ops.primitive("SumExt", e, axis=[-1], keep_dims=True)  # as mint.sum is exported
 
 
+def exp_inverse(x):
+    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))
+    return e * ops.reciprocal(ops.reduce_sum(e, -1, True))
+
+
 SCORES = normal(2, 3, 5, N) * 4
 MASK = np.where(normal(1, 1, 5, N, seed=1) > 1, -1e4, 0).astype(np.float32)
 MASKED = {
@@ -168,23 +280,21 @@ MASKED = {
     "Add alone, mask first": (lambda x, m: ops.softmax(m + x, -1), 1.0),
     "by Exp": (lambda x, m: exp_softmax(x * 0.125 + m), 0.125),
     "Div, by Exp": (lambda x, m: exp_softmax(x / 8.0 + m), 0.125),
+    "by Exp, Reciprocal": (lambda x, m: exp_inverse(m + x * 0.125), 0.125),
+    "by Exp, Add alone": (lambda x, m: exp_softmax(x + m), 1.0),
+    "by Exp, Add alone, mask first": (lambda x, m: exp_sum_ext(m + x), 1.0),
 }
 
 
 @pytest.mark.parametrize("name", MASKED)
-def test_scaled_and_masked(name):
+def test_scaled_and_masked(name, tmp_path):
     write, scale = MASKED[name]
+    assert left(write, (SCORES, MASK), tmp_path) == ["ScaledMaskedSoftmax"]
     names, before, after = graft(write, SCORES, MASK)
-    assert names == ["ScaledMaskedSoftmax"]
     # What is not masked differs by at most 40 from the maximum; exp's argument and the score are rounded to it, and
     # n terms are added up.
     largest = np.abs(SCORES).max() * scale
     close(after[0], before[0], 2 * (8 * largest + N + 10))
-
-
-def exp_inverse(x):
-    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[-1], keep_dims=True))
-    return e * ops.reciprocal(ops.reduce_sum(e, -1, True))
 
 
 @pytest.mark.parametrize("write", [exp_softmax, exp_inverse, exp_sum_ext])
@@ -194,11 +304,39 @@ def test_softmax_by_exp(write):
     close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
 
 
-def test_a_scale_alone():
-    for write in (lambda x: ops.softmax(x * 0.125, 1), lambda x: ops.softmax(x / 8.0, 1)):
+def test_a_scale_alone(tmp_path):
+    for write in (
+        lambda x: ops.softmax(x * 0.125, 1),
+        lambda x: ops.softmax(x / 8.0, 1),
+        lambda x: exp_softmax(x * 0.125),
+        lambda x: exp_inverse(x / 8.0),
+    ):
+        assert left(write, (SCORES,), tmp_path) == ["ScaledMaskedSoftmax"]
         names, before, after = graft(write, SCORES)
-        assert names == ["ScaledMaskedSoftmax"]
         close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
+
+
+def test_a_softmax_of_half_types_in_float32(tmp_path):
+    """As transformers' models have it; what is scaled and masked before is rounded to the half type there, here not."""
+    scores, mask = SCORES.astype(BF16), np.where(MASK < 0, -100, 0).astype(BF16)
+    for write, given, scale in [
+        (lambda x: ops.cast(ops.softmax(ops.cast(x, f32), -1), bf16), [scores], 1.0),
+        (lambda x: ops.cast(ops.softmax(ops.cast(x * 0.125, f32), -1), bf16), [scores], 0.125),
+        (lambda x, m: ops.cast(ops.softmax(ops.cast(x / 8.0 + m, f32), -1), bf16), [scores, mask], 0.125),
+        (lambda x, m: ops.cast(ops.softmax(ops.cast(m + x, f32), -1), bf16), [scores, mask], 1.0),
+    ]:
+        assert left(write, given, tmp_path) == ["ScaledMaskedSoftmax"]
+        got = graft(write, *given)[2][0]
+        wide = [a.astype(np.float64) for a in given]
+        s = wide[0] * scale + (wide[1] if len(wide) > 1 else 0.0)
+        e = np.exp(s - s.max(-1, keepdims=True))
+        want = e / e.sum(-1, keepdims=True)
+        assert got.dtype == BF16
+        # In float32, where scores up to 20 and their differences are rounded, and once to bfloat16 (or a denormal).
+        allowed = (2.0**-8 + 2 * (8 * 20 + N + 10) * U) * want + 2.0**-133
+        assert (np.abs(got.astype(np.float64) - want) <= allowed).all()
+    wider = lambda x: ops.softmax(ops.cast(x, f32), -1)  # noqa: E731
+    assert left(wider, [scores], tmp_path) == ["Cast", "Softmax"]
 
 
 SQUARE = normal(N, N)

@@ -232,9 +232,21 @@ def repeated(x, copies, by):
     b, h, t, d = x.shape
     if by == "BroadcastTo":
         y = ops.broadcast_to(ops.expand_dims(x, 2), (b, h, copies, t, d))
+    elif by == "Reshape":
+        y = ops.broadcast_to(x.reshape(b, h, 1, t, d), (b, h, copies, t, d))
+    elif by == "a new axis":
+        y = ops.broadcast_to(x[:, :, None], (b, h, copies, t, d))
     else:
         y = ops.tile(ops.expand_dims(x, 2), (1, 1, copies, 1, 1))
     return y.reshape(b, h * copies, t, d)
+
+
+def in_turn(x, copies, by):
+    b, h, t, d = x.shape
+    if by == "Tile":
+        return ops.tile(x, (1, copies, 1, 1))
+    y = x.reshape(b, 1, h, t, d) if by == "Reshape" else x[:, None]
+    return ops.broadcast_to(y, (b, copies, h, t, d)).reshape(b, copies * h, t, d)
 
 
 class Grouped(nn.Cell):
@@ -245,7 +257,7 @@ class Grouped(nn.Cell):
 
     def construct(self, q, k, v):
         if self.in_turn:  # heads 0, 1, 0, 1, ...
-            k, v = (ops.tile(x, (1, 3, 1, 1)) for x in (k, v))
+            k, v = (in_turn(x, 3, self.by) for x in (k, v))
         else:
             k, v = (repeated(x, 3, self.by) for x in (k, v))
         s = ops.bmm(q, k, transpose_b=True) * D**-0.5
@@ -278,7 +290,7 @@ ROUNDINGS = 2 * (8 * D + T + 8)
 
 
 @pytest.mark.parametrize("mask", [None, triangle(S, T), triangle(S, T, -1e9)[None, None]], ids=["full", "inf", "1e9"])
-@pytest.mark.parametrize("by", ["BroadcastTo", "Tile"])
+@pytest.mark.parametrize("by", ["BroadcastTo", "Tile", "Reshape", "a new axis"])
 def test_repeated_heads_are_read_in_place(by, mask):
     net, x = Grouped(by, mask), given()
     report = rewrite.substitute(net, prove=x)
@@ -288,11 +300,12 @@ def test_repeated_heads_are_read_in_place(by, mask):
     close(net(*x).asnumpy(), reference(*x, mask=0.0 if mask is None else mask), ROUNDINGS, np.abs(x[2]).max())
 
 
-def test_heads_in_turn_are_no_groups(tmp_path):
-    net, x = Grouped("Tile", in_turn=True), given()
+@pytest.mark.parametrize("by", ["Tile", "Reshape", "a new axis"])
+def test_heads_in_turn_are_no_groups(by, tmp_path):
+    net, x = Grouped(by, in_turn=True), given()
     graph = opgraft.load(opgraft.export(net, *map(Tensor, x), file_name=tmp_path / "net"))
     assert swapped(rewrite.substitute(graph)) == ["ScaledDotProductAttention"]
-    assert [n["op"] for n in graph.nodes].count("Tile") == 2
+    assert [n["op"] for n in graph.nodes].count("Tile" if by == "Tile" else "BroadcastTo") == 2
     got = nn.GraphCell(graph)(*map(Tensor, x)).asnumpy()
     close(got, net(*x).asnumpy(), 2 * ROUNDINGS, np.abs(x[2]).max())
 
