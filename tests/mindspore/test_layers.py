@@ -79,3 +79,34 @@ def test_of_an_exported_model(lead, by, act, residual, tmp_path):
     assert [n["op"] for n in kept] == ["DenseAdd" if residual else "Dense"], str(graph)
     assert kept[0]["attrs"]["activation"] == name
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+
+
+class Unbiased(nn.Cell):
+    def __init__(self, by, act):
+        super().__init__()
+        self.by, self.act = by, act
+        self.dense = nn.Dense(40, 30, weight_init=Tensor(W), has_bias=False)
+        self.turned = Parameter(W.T.copy(), name="t")
+
+    def construct(self, x):
+        return self.act(self.dense(x) if self.by == "nn.Dense" else ops.matmul(x, self.turned))
+
+
+@pytest.mark.parametrize("act", [a for a in ACTIVATIONS if a != "none"])
+@pytest.mark.parametrize("by", ["nn.Dense", "matmul"])
+@pytest.mark.parametrize("lead", [(10,), (2, 5)], ids=len)
+def test_without_a_bias(lead, by, act, tmp_path):
+    """SiLU stays: it is half of a SwiGLU mostly, which takes both products."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+    make, name = ACTIVATIONS[act]
+    given = X.reshape(*lead, 40)
+    net = Unbiased(by, make())
+    want = net(Tensor(given)).asnumpy()
+    ms.export(net, Tensor(given), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=(given,))
+    kept = [n for n in graph.nodes if name != "silu" or n["op"] != "Reshape"]
+    assert [n["op"] for n in kept] == (["MatMul", "SiLU"] if name == "silu" else ["Dense"]), str(graph)
+    if name != "silu":
+        assert kept[0]["attrs"]["activation"] == name
+    close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(given)).asnumpy(), want)

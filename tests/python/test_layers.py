@@ -24,6 +24,7 @@ X, W, BIAS, RESIDUAL = normal(2, 5, 40), normal(30, 40, seed=1), normal(30, seed
 ACTIVATIONS = {
     "none": ("none", lambda y: y),
     "relu": ("relu", ops.relu),
+    "onnx relu": ("relu", lambda y: ops.maximum(y, 0.0)),
     "silu": ("silu", ops.silu),
     "gelu": ("gelu", ops.gelu),
     "gelu tanh": ("gelu_tanh", lambda y: ops.gelu(y, approximate="tanh")),
@@ -73,12 +74,50 @@ def test_a_layer_is_one_operator(act, onnx, residual, lead):
     assert (abs(got - want) <= bound + 2.02 * 2.0**-24 * abs(want)).all()
 
 
+class Unbiased(nn.Cell):
+    def __init__(self, onnx, act):
+        super().__init__()
+        self.onnx, self.act = onnx, act
+        self.weight = Parameter(W.T.copy() if onnx else W)
+
+    def construct(self, x):
+        return self.act(ops.matmul(x, self.weight, transpose_b=not self.onnx))
+
+
+@pytest.mark.parametrize("onnx", [False, True], ids=["cell", "onnx"])
+@pytest.mark.parametrize("act", [a for a in ACTIVATIONS if a != "none"])
+@pytest.mark.parametrize("lead", [(5,), (2, 5)])
+def test_a_layer_without_a_bias(act, onnx, lead):
+    """SiLU stays where it is: it is half of a SwiGLU, which takes both products."""
+    name, write = ACTIVATIONS[act]
+    x = X[0] if len(lead) == 1 else X
+    net = Unbiased(onnx, write)
+    report, nodes = found(net, x)
+    kept = [n["op"] for n in nodes if n["op"] != "Reshape"]
+    if name == "silu":
+        assert "Dense" not in kept and (not kept or kept[0] == "MatMul")
+    else:
+        assert kept == ["Dense"] and nodes[0]["attrs"]["activation"] == name, str(report)
+    given = [a.astype(np.float64) for a in (x, W, np.zeros(30))]
+    want, bound = CASES.dense(*given, activation=name), CASES.bound(0, *given, activation=name)
+    got = net(Tensor(x)).asnumpy()
+    assert (abs(got - want) <= bound + 2.02 * 2.0**-24 * abs(want)).all()
+
+
 class Both(nn.Cell):
     """The sum before the activation is a result as well."""
 
     def construct(self, x, w, b):
         y = ops.matmul(x, w) + b
         return ops.relu(y), y
+
+
+class BothWithoutBias(nn.Cell):
+    """So is the product."""
+
+    def construct(self, x, w, b):
+        y = ops.matmul(x, w)
+        return ops.relu(y), y + b
 
 
 class ByRow(nn.Cell):
@@ -101,7 +140,8 @@ class Leaky(nn.Cell):
 
 
 @pytest.mark.parametrize("model,turned,activation", [
-    (Both, False, "none"), (ByRow, False, None), (TurnedInput, True, None), (Leaky, False, "none"),
+    (Both, False, "none"), (BothWithoutBias, False, None),
+    (ByRow, False, None), (TurnedInput, True, None), (Leaky, False, "none"),
 ])  # fmt: skip
 def test_what_is_no_whole_layer(model, turned, activation):
     x, w = normal(30, 40), W.T.copy()
@@ -111,10 +151,11 @@ def test_what_is_no_whole_layer(model, turned, activation):
     fused = [n for n in nodes if n["op"].startswith("Dense")]
     assert [n["attrs"]["activation"] for n in fused] == ([activation] if activation else []), str(report)
     x64, w64, b64 = (a.astype(np.float64) for a in (x, w, BIAS))
-    y = x64 @ w64 + (b64[:, None] if model is ByRow else b64)
-    want = {Both: np.maximum(y, 0), Leaky: np.maximum(y, 0.5)}.get(model, y)
+    y = x64 @ w64 + (b64[:, None] if model is ByRow else 0.0 if model is BothWithoutBias else b64)
+    relu = np.maximum(y, 0)
+    want = {Both: relu, BothWithoutBias: relu, Leaky: np.maximum(y, 0.5)}.get(model, y)
     got = net(*map(Tensor, given))
-    got = (got[0] if model is Both else got).asnumpy()
+    got = (got[0] if isinstance(got, tuple) else got).asnumpy()
     bound = 8 * 2.0**-24 * np.sqrt(40 * (x64**2 @ w64**2) / 6)  # aot_ops/matmul/cases.py; a bias, a result
     assert (abs(got - want) <= bound + 2 * 2.0**-24 * (abs(y) + bound)).all()
 
