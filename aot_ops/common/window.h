@@ -63,7 +63,8 @@ inline void check_image(const Arguments &c, bool nhwc) {
 }
 
 // w.out and w.before; before and after: the padding of pad_mode "pad". out is 0 where x is too small for one window.
-inline void fit_window(Window &w, const std::string &mode, int64_t before, int64_t after) {
+// ceil: a last window may reach beyond the padding behind, but not begin in it.
+inline void fit_window(Window &w, const std::string &mode, int64_t before, int64_t after, bool ceil = false) {
   if (mode == "same") {
     w.out = (w.in + w.stride - 1) / w.stride;
     w.before = std::max<int64_t>(0, (w.out - 1) * w.stride + w.span() - w.in) / 2;  // the odd one goes behind
@@ -71,14 +72,15 @@ inline void fit_window(Window &w, const std::string &mode, int64_t before, int64
   }
   w.before = mode == "pad" ? before : 0;
   const int64_t free = w.in + w.before + (mode == "pad" ? after : 0) - w.span();
-  w.out = free < 0 ? 0 : free / w.stride + 1;
+  w.out = free < 0 ? 0 : (free + (ceil ? w.stride - 1 : 0)) / w.stride + 1;
+  if (ceil && w.out > 0 && w.at(w.out - 1, 0) >= w.in) --w.out;
 }
 
 // The output's dimension, of an input dimension that may be open.
 inline int64_t window_dim(const InferContext &c, Window w, const std::string &mode, int64_t before, int64_t after,
-                          const char *name) {
+                          const char *name, bool ceil = false) {
   if (w.in >= 0) {
-    fit_window(w, mode, before, after);
+    fit_window(w, mode, before, after, ceil);
     c.check(w.out > 0, std::string("x's ") + name + " with its padding must hold the window of " +
                            std::to_string(w.span()) + ", got " + std::to_string(w.in));
     return w.out;

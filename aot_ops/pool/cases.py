@@ -100,8 +100,8 @@ def avg_bound_3d(u, x, **attrs):
 
 
 @either_layout
-def padded_max_pool(x, ksize, strides, pads):
-    return max_pool_3d(x[:, :, None], ksize, strides, pads, [1, 1, 1])[0][:, :, 0]
+def padded_max_pool(x, ksize, strides, pads, ceil_mode=False):
+    return max_pool_3d(x[:, :, None], ksize, strides, pads, [1, 1, 1], ceil_mode)[0][:, :, 0]
 
 
 REFERENCE = {
@@ -154,6 +154,8 @@ SIZES_3D = [
     ((1, 2, 4, 5, 6), [2, 3, 2], [2, 1, 3], [1, 1, 1, 1, 0, 0]),
     ((0, 2, 1, 4, 4), [1, 2, 2], [1, 2, 2], [0, 0, 0, 0, 0, 0]),
     ((1, 1, 3, 1, 1), [3, 1, 1], [1, 1, 1], [0, 0, 0, 0, 0, 0]),
+    ((2, 3, 1, 13, 71), [1, 3, 3], [1, 1, 1], [0, 0, 1, 1, 1, 1]),
+    ((1, 2, 1, 9, 40), [1, 2, 4], [1, 3, 5], [0, 0, 1, 1, 2, 2]),
 ]
 
 
@@ -166,8 +168,8 @@ def case_3d(op, dtype, x, kernel, strides, pad, special=(), **attrs):
     return {"op": op, "inputs": [(dtype, x, *special)], "attrs": attrs, "rtol": rtol, "atol": atol}
 
 
-def padded(dtype, x, ksize, strides, pads, *special, last=False):
-    attrs = {"ksize": [1, *ksize], "strides": [1, *strides], "pads": [0, *pads]}
+def padded(dtype, x, ksize, strides, pads, *special, last=False, **attrs):
+    attrs = {"ksize": [1, *ksize], "strides": [1, *strides], "pads": [0, *pads], **attrs}
     if last:
         x, attrs = moved(x), attrs | nhwc("PaddedMaxPool")
     return {"op": "PaddedMaxPool", "inputs": [(dtype, x, *special)], "rtol": 0.0, "atol": 0.0, "attrs": attrs}
@@ -195,6 +197,8 @@ LAST = [
 ]
 CASES = (
     [padded(t, *s) for t in TOLERANCE for s in PADDED]
+    + [padded("float32", *s, last=i, ceil_mode=True) for s in PADDED for i in (False, True)]
+    + [padded(t, (2, 3, 14, 37), [3, 2], [2, 4], [1, 0], ceil_mode=True) for t in TOLERANCE]
     + [padded("float32", *s, last=True) for s in PADDED]
     + [padded(t, (2, 19, 12, 9), [3, 4], [2, 1], [1, 2], last=True) for t in TOLERANCE]
     + [case(op, t, *s, last=True) for op in OPS for t in TOLERANCE for s in LAST]
@@ -217,6 +221,10 @@ CASES = (
         for i, d in ((True, 0), (False, 0), (True, 5))
     ]
     + [case_3d("AvgPool3D", "float32", (1, 2, 1, 6, 7), [1, 3, 3], [1, 2, 2], [0, 0, 0, 2, 1, 0])]
+    # A window that sees padding alone; strides wider than the window; a window wider than x, far apart.
+    + [case_3d("AvgPool3D", "float32", (1, 2, 1, 6, 7), [1, 2, 2], [1, 1, 1], [0, 0, 0, 2, 0, 2])]
+    + [case_3d("AvgPool3D", "float32", (1, 2, 1, 7, 9), [1, 2, 2], [1, 4, 5], [0] * 6, ceil_mode=True)]
+    + [case_3d("AvgPool3D", "float32", (1, 2, 1, 3, 2), [1, 9, 9000], [1, 1, 1], [0, 0, 4, 4, 4500, 4499])]
     + [case(op, t, *s) for op in OPS for t in TOLERANCE for s in SIZES]
     + [case(op, "float32", (1, 2, 5, 40), [1, 1, 2, 3], [1, 1, 1, 2], "SAME") for op in OPS]
     + [

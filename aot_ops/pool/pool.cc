@@ -30,7 +30,7 @@ template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, in
       sum += v;
       most = v > most || v != v ? v : most;
     }
-  return g.mean ? sum / float((rows[1] - rows[0]) * (last - first)) : most;
+  return g.mean ? sum / (g.rows(i, rows[1] - rows[0]) * g.count(j, last - first)) : most;
 }
 
 // y = the same along the line. counts: by window, of a mean.
@@ -65,7 +65,7 @@ template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t 
   for (int64_t j = 0; j < g.w.out; ++j) {
     int64_t first, last;
     elements_in(g.w, j, &first, &last);
-    counts[size_t(j)] = float(last - first);
+    counts[size_t(j)] = g.count(j, last - first);
   }
   for (int64_t u = begin; u < end; ++u) {
     const int64_t i = u % g.h.out;
@@ -74,7 +74,7 @@ template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t 
     const T *x = static_cast<const T *>(g.x) + (u / g.h.out * g.h.in + g.h.at(i, first)) * g.w.in;
     Down<kMean>(x, g.w.in, last - first, inside, line.data() + g.w.before);
     for (int64_t k = g.w.before + inside; k < length; ++k) line[size_t(k)] = kMean ? 0.0f : -HUGE_VALF;
-    Along<kMean>(g, line.data(), counts.data(), float(last - first), static_cast<T *>(g.y) + u * g.w.out);
+    Along<kMean>(g, line.data(), counts.data(), g.rows(i, last - first), static_cast<T *>(g.y) + u * g.w.out);
   }
 }
 
@@ -115,6 +115,9 @@ int64_t padded_number(const Arguments &c, const char *name, int64_t least, int a
 template <Kind kind> std::string mode_of(const Arguments &c) {
   return kind == kPaddedMax ? "pad" : window_mode(c, {"valid", "same"});
 }
+template <Kind kind> bool ceil_mode(const Arguments &c) {
+  return kind == kPaddedMax && c.attr_bool("ceil_mode", false);
+}
 // Height or width, and its padding on both sides. Sizes of four numbers have those of N and C first in either layout,
 // as MindSpore's primitives.
 template <Kind kind> Window window(const Arguments &c, bool nhwc, int axis, int64_t *pad) {
@@ -138,7 +141,8 @@ template <Kind kind> void Infer(InferContext &c) {
   for (int axis = 0; axis < 2; ++axis) {
     int64_t pad;
     const Window w = window<kind>(c, nhwc, axis, &pad);
-    y[size_t((nhwc ? 1 : 2) + axis)] = window_dim(c, w, mode_of<kind>(c), pad, pad, axis ? "width" : "height");
+    y[size_t((nhwc ? 1 : 2) + axis)] =
+        window_dim(c, w, mode_of<kind>(c), pad, pad, axis ? "width" : "height", ceil_mode<kind>(c));
   }
   c.output(c.input(0).dtype(), y);
 }
@@ -151,20 +155,13 @@ template <Kind kind> Pool problem(const Context &c) {
     int64_t pad;
     Window &w = axis ? g.w : g.h;
     w = window<kind>(c, nhwc, axis, &pad);
-    fit_window(w, mode_of<kind>(c), pad, pad);
+    fit_window(w, mode_of<kind>(c), pad, pad, ceil_mode<kind>(c));
   }
   cut(g);
   return g;
 }
 
-template <Kind kind> void Kernel(Context &c) {
-  const Pool g = problem<kind>(c);
-  const auto rows = PoolRows_simd(c.input(0).dtype());
-  if (c.output(0).size() == 0) return;
-  const double work = double(g.w.out) * double(g.part) * double(g.h.kernel) * double(g.w.kernel);
-  c.parallel_for(g.planes * g.h.out * g.parts(), std::max<int64_t>(1, int64_t(16384 / work)),
-                 [&](int64_t begin, int64_t end) { rows(g, begin, end); });
-}
+template <Kind kind> void Kernel(Context &c) { run_pool(c, problem<kind>(c)); }
 
 template <Kind kind> void Reference(Context &c) {
   const Pool g = problem<kind>(c);
@@ -190,6 +187,15 @@ template <Kind kind> void Reference(Context &c) {
 }
 
 }  // namespace
+
+void run_pool(const Context &c, const Pool &g) {
+  const auto rows = PoolRows_simd(c.input(0).dtype());
+  if (c.output(0).size() == 0) return;
+  const double work = double(g.w.out) * double(g.part) * double(g.h.kernel) * double(g.w.kernel);
+  c.parallel_for(g.planes * g.h.out * g.parts(), std::max<int64_t>(1, int64_t(16384 / work)),
+                 [&](int64_t begin, int64_t end) { rows(g, begin, end); });
+}
+
 }  // namespace opgraft
 
 using namespace opgraft;

@@ -1,11 +1,11 @@
 // MaxPool3DWithArgmax and AvgPool3D, NCDHW: MindSpore's two-dimensional pools with given padding are these with a depth
-// of one. Plain loops.
+// of one. A mean of that depth is pool.cc's; the rest are plain loops.
 #include <algorithm>
 #include <array>
 #include <cmath>
 
-#include "aot_ops/common/window.h"
 #include "opgraft/op.h"
+#include "pool.h"
 
 namespace opgraft {
 namespace {
@@ -23,13 +23,13 @@ std::array<int64_t, 3> triple(const Arguments &c, const char *name, int64_t leas
   return n == 1 ? std::array{v[0], v[0], v[0]} : std::array{v[n - 3], v[n - 2], v[n - 1]};
 }
 
-struct Pool {
+struct Pool3D {
   std::array<Window, 3> axis;
   std::array<int64_t, 3> after;  // padding behind, of a mean
 };
 
-template <Kind kind> Pool problem(const Arguments &c) {
-  Pool g{};
+template <Kind kind> Pool3D problem(const Arguments &c) {
+  Pool3D g{};
   const auto kernel = triple(c, kind == kMax ? "ksize" : "kernel_size", 1), stride = triple(c, "strides", 1);
   auto dilation = std::array<int64_t, 3>{1, 1, 1}, before = dilation;
   if (kind == kMax) {
@@ -52,9 +52,7 @@ template <Kind kind> Pool problem(const Arguments &c) {
                                                      std::to_string(kernel[i]) + ", got " + std::to_string(before[i]) +
                                                      " and " + std::to_string(g.after[i]));
     if (w.in < 0) continue;
-    const int64_t free = w.in + before[i] + g.after[i] - w.span();
-    w.out = free < 0 ? 0 : (free + (ceil ? w.stride - 1 : 0)) / w.stride + 1;
-    if (ceil && w.out > 0 && (w.out - 1) * w.stride >= w.in + before[i]) --w.out;  // none begins in the padding behind
+    fit_window(w, "pad", before[i], g.after[i], ceil);
     c.check(w.out > 0, "dimension " + std::to_string(2 + i) + " of x with its padding must hold the window of " +
                            std::to_string(w.span()) + ", got " + std::to_string(w.in));
   }
@@ -68,7 +66,7 @@ template <Kind kind> void Infer(InferContext &c) {
   for (const char *name : {"format", "data_format"})
     c.check(c.attr_string(name, "NCDHW") == "NCDHW",
             std::string(name) + " must be NCDHW, got '" + c.attr_string(name, "") + "'", OPGRAFT_UNSUPPORTED);
-  const Pool g = problem<kind>(c);
+  const Pool3D g = problem<kind>(c);
   const Shape y{x[0], x[1], g.axis[0].out, g.axis[1].out, g.axis[2].out};
   c.output(c.input(0).dtype(), y);
   if (kind == kMax) {
@@ -84,7 +82,7 @@ template <Kind kind> void Infer(InferContext &c) {
 }
 
 // One window, its numbers as Sum: f(value, place in the plane) for each element in order.
-template <class T, class F> void each(const Pool &g, const T *x, const int64_t *at, const F &f) {
+template <class T, class F> void each(const Pool3D &g, const T *x, const int64_t *at, const F &f) {
   const auto &[d, h, w] = g.axis;
   int64_t first[3], last[3];  // padding may be far larger than x
   for (size_t i = 0; i < 3; ++i) elements_in(g.axis[i], at[i], first + i, last + i);
@@ -97,7 +95,7 @@ template <class T, class F> void each(const Pool &g, const T *x, const int64_t *
 }
 
 // What the sum of a window is divided by: padding counts, what ceil_mode adds behind it does not.
-int64_t divisor(const Pool &g, const int64_t *at, int64_t inside, bool padding, int64_t given) {
+int64_t divisor(const Pool3D &g, const int64_t *at, int64_t inside, bool padding, int64_t given) {
   if (given) return given;
   if (!padding) return inside;
   int64_t n = 1;
@@ -110,7 +108,7 @@ int64_t divisor(const Pool &g, const int64_t *at, int64_t inside, bool padding, 
 
 // Sum: float in the kernel, double in its twin.
 template <Kind kind, class Sum> void run(const Context &c, int64_t grain) {
-  const Pool g = problem<kind>(c);
+  const Pool3D g = problem<kind>(c);
   const auto &[d, h, w] = g.axis;
   const int64_t plane = d.in * h.in * w.in, given = c.attr_int("divisor_override", 0);
   const bool padding = c.attr_bool("count_include_pad", true);
@@ -139,7 +137,22 @@ template <Kind kind, class Sum> void run(const Context &c, int64_t grain) {
   });
 }
 
-template <Kind kind> void Kernel(Context &c) { run<kind, float>(c, 512); }
+// A mean over height and width alone, each window of which sees something of x.
+bool flat(const Context &c, const Pool3D &g, Pool &p) {
+  const auto &[d, h, w] = g.axis;
+  if (d.in != 1 || d.out != 1 || d.kernel != 1) return false;
+  for (const Window &i : {h, w})
+    if (i.in == 0 || i.before >= i.kernel || i.at(i.out - 1, 0) >= i.in) return false;
+  p = {c.input(0).raw(), c.output(0).raw(), c.input(0).dim(0) * c.input(0).dim(1), 1, h, w, true};
+  p.divisor = c.attr_int("divisor_override", 0), p.padding = c.attr_bool("count_include_pad", true);
+  p.h_after = g.after[1], p.w_after = g.after[2];
+  return true;
+}
+
+template <Kind kind> void Kernel(Context &c) {
+  if (Pool p; kind == kMean && flat(c, problem<kind>(c), p)) return run_pool(c, p);
+  run<kind, float>(c, 512);
+}
 template <Kind kind> void Reference(Context &c) { run<kind, double>(c, INT64_MAX); }
 
 }  // namespace
