@@ -8,20 +8,25 @@ U = 2.0**-24
 KINDS = ("weight", "gamma", "beta", "mean", "variance")
 
 
-def windows(x, kernel, stride, pad, fill=0.0):
+def windows(x, kernel, stride, pad, fill=0.0, dilation=1):
     """The kernel * kernel views of x (N, C, H, W) that the windows see, by element."""
     x = np.pad(x, ((0, 0), (0, 0), (pad, pad), (pad, pad)), constant_values=fill)
-    h, w = ((s - kernel) // stride + 1 for s in x.shape[2:])
+    h, w = ((s - dilation * (kernel - 1) - 1) // stride + 1 for s in x.shape[2:])
     for k in range(kernel):
         for m in range(kernel):
-            yield k, m, x[:, :, k : k + (h - 1) * stride + 1 : stride, m : m + (w - 1) * stride + 1 : stride]
+            top, left = dilation * k, dilation * m
+            yield k, m, x[:, :, top : top + (h - 1) * stride + 1 : stride, left : left + (w - 1) * stride + 1 : stride]
 
 
-def convolve(x, weight, stride, pad):
+def convolve(x, weight, stride, pad, dilation=1):
     y = 0.0
-    for k, m, seen in windows(x, weight.shape[2], stride, pad):
+    groups = x.shape[1] // weight.shape[1]
+    for k, m, seen in windows(x, weight.shape[2], stride, pad, dilation=dilation):
         n, c, h, w = seen.shape
-        if weight.shape[1] == 1 and c > 1:  # depthwise
+        if weight.shape[1] > 1 and groups > 1:
+            parts = zip(np.split(weight[:, :, k, m], groups), np.split(seen.reshape(n, c, h * w), groups, 1))
+            y = y + np.concatenate([np.matmul(a, b) for a, b in parts], 1).reshape(n, -1, h, w)
+        elif groups > 1:  # depthwise
             y = y + seen * weight[:, 0, k, m].reshape(1, -1, 1, 1)
         else:
             y = y + np.matmul(weight[:, :, k, m], seen.reshape(n, c, h * w)).reshape(n, -1, h, w)
@@ -162,6 +167,90 @@ def stem(dtype="float32", **more):
     )  # fmt: skip
 
 
+def plain(name, group=1, dilation=1, last=False):
+    """A 3 x 3 convolution of 64 channels to 64 that keeps the size; last: of NHWC."""
+    shape, pad = ((1, 56, 56, 64) if last else (1, 64, 56, 56)), dilation
+    terms = 64 // group * 9
+
+    def turned(f):
+        return lambda x, w: f(x.transpose(0, 3, 1, 2), w.transpose(0, 3, 1, 2)).transpose(0, 2, 3, 1)
+
+    def exact(x, w):
+        return convolve(x, w, 1, pad, dilation)
+
+    def with_torch(torch):
+        def run(x, w):
+            return torch.nn.functional.conv2d(x, w, None, 1, pad, dilation, group)
+
+        def run_last(x, w):  # views, in torch's memory format channels_last
+            return run(x.permute(0, 3, 1, 2), w.permute(0, 3, 1, 2)).permute(0, 2, 3, 1)
+
+        return run_last if last else run
+
+    def with_onnx(g, x, w):
+        if last:
+            x, w = (g.node("Transpose", v, perm=[0, 3, 1, 2]) for v in (x, w))
+        y = g.node("Conv", x, w, kernel_shape=[3, 3], pads=[pad] * 4, dilations=[dilation] * 2, group=group)
+        return g.node("Transpose", y, perm=[0, 2, 3, 1]) if last else y
+
+    def with_mindspore(ms):
+        conv = ms.ops.Conv2D(64, 3, 1, "pad", pad, 1, dilation, group)
+
+        def f(x, weight):
+            return conv(x, weight)
+
+        return f
+
+    def weights(rng):
+        w = parameters(64, 64 // group, 3)(rng)[0]
+        return [w.transpose(0, 2, 3, 1) if last else w]
+
+    return Row(
+        f"Conv2D 3x3 {'x'.join(map(str, shape))} {name}", "Conv2D", image(*shape), turned(exact) if last else exact,
+        rtol=8 * U, atol=errors(terms), weights=weights,
+        attrs={"out_channel": 64, "kernel_size": [3, 3], "pad_mode": "pad", "pad": [pad] * 4,
+               "dilation": [1, 1, dilation, dilation], "group": group, "format": "NHWC" if last else "NCHW"},
+        flops=2.0 * 64 * 56 * 56 * terms, target=1.0, numpy=turned(exact) if last else exact,
+        torch=with_torch, onnx=with_onnx, mindspore=None if last else with_mindspore,
+        missing={"mindspore": "its CPU refuses NHWC"} if last else {},
+    )  # fmt: skip
+
+
+def mean_of_nine(x):
+    return sum(seen for _, _, seen in windows(x, 3, 1, 1)) / np.asarray(9.0, x.dtype)
+
+
+def mindspore_avg_pool(ms):
+    pool = ms.nn.AvgPool2d(3, 1, "pad", 1)
+
+    def f(x):
+        return pool(x)
+
+    return f
+
+
+def normalised(x, gamma, beta, mean, variance):
+    scale = gamma / np.sqrt(variance + np.asarray(1e-5, x.dtype))
+    return x * channels(scale) + channels(beta - mean * scale)
+
+
+def torch_batch_norm(torch):
+    return lambda x, gamma, beta, mean, var: torch.nn.functional.batch_norm(x, mean, var, gamma, beta)
+
+
+def mindspore_batch_norm(ms):
+    norm = ms.ops.BatchNorm(False, 1e-5)
+
+    def f(x, gamma, beta, mean, variance):
+        return norm(x, gamma, beta, mean, variance)[0]
+
+    return f
+
+
+def batch_norm(og):
+    return lambda *given: og.ops.primitive("BatchNorm", *given, epsilon=1e-5)[0]
+
+
 def largest(x):
     """3 x 3 windows, two apart, those at the lower and right edge cut off: what "same" is for an even size."""
     y = None
@@ -235,6 +324,30 @@ ROWS = [
     conv_bn("MobileNet 1x1 1x16x112x112 to 96", (1, 16, 112, 112), 96, 1, relu="relu6", target=1.0),
     conv_bn("MobileNet 1x1 1x144x28x28 to 32", (1, 144, 28, 28), 32, 1, relu="relu6", target=1.0),
     conv_bn("MobileNet 1x1 1x320x7x7 to 1280", (1, 320, 7, 7), 1280, 1, relu="relu6", target=1.0),
+    plain("in 4 groups", group=4),
+    plain("dilated by 2", dilation=2),
+    plain("NHWC", last=True),
+    Row(
+        # A product and a sum, each of numbers up to 30.
+        "BatchNorm 8x64x56x56", "", image(8, 64, *MAPS), normalised, rtol=8 * U, atol=8 * 30 * U,
+        weights=lambda rng: parameters(64, 1, 1)(rng)[1:], opgraft=batch_norm, flops=2.0 * 8 * 64 * 56 * 56,
+        target=1.0, numpy=normalised, torch=torch_batch_norm, mindspore=mindspore_batch_norm,
+        onnx=lambda g, *given: g.node("BatchNormalization", *given, epsilon=1e-5),
+    ),
+    Row(
+        "ReLU6 8x96x56x56", "ReLU6", image(8, 96, *MAPS), lambda x: np.clip(x, 0, 6), rtol=0.0, atol=0.0,
+        flops=2.0 * 8 * 96 * 56 * 56, target=1.0, numpy=lambda x: np.clip(x, 0, 6),
+        torch=lambda torch: torch.nn.functional.relu6, mindspore=lambda ms: ms.ops.relu6,
+        onnx=lambda g, x: g.node("Clip", x, g.const(np.array(0.0)), g.const(np.array(6.0))),
+    ),
+    Row(
+        # A sum of 9 terms up to 5, and a quotient.
+        "AvgPool 3x3 s1 pad 1 1x64x56x56", "", image(1, 64, *MAPS), mean_of_nine, rtol=U, atol=9 * 5 * U,
+        flops=9.0 * 64 * 56 * 56, target=1.0, cell=lambda og: og.nn.AvgPool2d(3, 1, "pad", 1), numpy=mean_of_nine,
+        torch=lambda torch: lambda x: torch.nn.functional.avg_pool2d(x, 3, 1, 1),
+        onnx=lambda g, x: g.node("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4, count_include_pad=1),
+        mindspore=mindspore_avg_pool, note="the padding counts",
+    ),
     Row(
         "MaxPool 3x3 s2 1x64x112x112", "MaxPool", image(1, 64, 112, 112), largest, rtol=0.0, atol=0.0,
         attrs={"kernel_size": [1, 1, 3, 3], "strides": [1, 1, 2, 2], "pad_mode": "SAME"},

@@ -1,5 +1,7 @@
 """Element-wise operators and activations."""
 
+import math
+
 import numpy as np
 
 from . import Row
@@ -20,6 +22,24 @@ def gelu(x):
 def gelu_slope(x):
     t = np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))
     return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * np.sqrt(2 / np.pi) * (1 + 3 * 0.044715 * x * x)
+
+
+def erf(x):
+    """NumPy has none: the C library's, by element."""
+    return np.vectorize(math.erf, otypes=[np.float64])(x)
+
+
+def exact_gelu(x):
+    return 0.5 * x * (1 + erf(x / np.sqrt(2)))
+
+
+def silu_slope(x):
+    s = 1 / (1 + np.exp(-x))
+    return s * (1 + x * (1 - s))
+
+
+def swiglu_slopes(x, gate, dy):
+    return dy * silu(gate), dy * x * silu_slope(gate)
 
 
 def numpy_gelu(x):
@@ -62,6 +82,31 @@ def mindspore_gelu_grad(ms):
 
     def f(x, dy):  # GeLUGrad's third operand, the forward result, is not read
         return grad(dy, x, x)
+
+    return f
+
+
+def mindspore_erf_gelu(ms):
+    def f(x):
+        return ms.ops.gelu(x, approximate="none")
+
+    return f
+
+
+def mindspore_swiglu_grad(ms):
+    from mindspore.ops.auto_generate import SiLUGrad
+
+    grad = SiLUGrad()
+
+    def f(x, gate, dy):
+        return dy * ms.ops.silu(gate), grad(dy * x, gate)
+
+    return f
+
+
+def torch_swiglu_backward(torch):
+    def f(x, gate, dy):
+        return dy * torch.nn.functional.silu(gate), torch.ops.aten.silu_backward(dy * x, gate)
 
     return f
 
@@ -158,5 +203,31 @@ ROWS = [
             mindspore=mindspore_gelu_grad,
         )
         for m, n in ((1, 4096), (512, 3072))
+    ),
+    Row(
+        # An erf that is good to 2^-22, in a sum that cancels, times |x| / 2 <= 2.5.
+        "GeLU erf 512x3072", "FusedGeLU", normal((512, 3072)), exact_gelu, rtol=EXP["float32"], atol=TANH,
+        attrs={"approximate": "none"}, flops=10 * 512 * 3072, target=1.0, mindspore_target=3.0,
+        torch=lambda torch: torch.nn.functional.gelu,
+        onnx=lambda g, x: g.node("Gelu", x),
+        mindspore=mindspore_erf_gelu,
+        missing={"numpy": "NumPy has no erf"},
+    ),
+    Row(
+        "SiLU 512x3072", "SiLU", normal((512, 3072)), silu, rtol=EXP["float32"], atol=1e-30,
+        flops=4 * 512 * 3072, target=1.0,
+        numpy=silu,
+        torch=lambda torch: torch.nn.functional.silu,
+        onnx=lambda g, x: g.node("Mul", x, g.node("Sigmoid", x)),
+        mindspore=lambda ms: ms.ops.silu,
+    ),
+    Row(
+        # A slope's sum of two terms that cancel where it is 0, of an exp of 2^-18, times |x dy| <= 25.
+        "SwiGLU backward 128x11008", "SwiGLUGrad", normal(*[(128, 11008)] * 3), swiglu_slopes,
+        rtol=EXP["float32"], atol=25 * 2.0**-18, flops=15 * 128 * 11008, target=1.0, mindspore_target=1.8,
+        numpy=swiglu_slopes,
+        torch=torch_swiglu_backward,
+        mindspore=mindspore_swiglu_grad,
+        missing={"onnx": "ONNX has no gradients"},
     ),
 ]  # fmt: skip

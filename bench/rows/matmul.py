@@ -1,10 +1,9 @@
 """Products: square, skinny, a vector by a matrix; weights in float32, bfloat16 and int8."""
 
-from math import erf
-
 import numpy as np
 
 from . import Row
+from .elementwise import exact_gelu as gelu
 
 # Sums of k products of standard normal numbers, one after another in float32: the worst of 4 million is 5.5 sqrt(k)
 # and grows to that about evenly, so its k roundings, each 2^-24 / sqrt 3 of the sum so far, have a root mean square of
@@ -45,10 +44,6 @@ def mindspore_dense_gelu(ms):
     return f
 
 
-def gelu(x):
-    return 0.5 * x * (1.0 + np.vectorize(erf, otypes=[float])(x * 0.5**0.5))
-
-
 def product(name, m, k, n, constant, **more):
     a, b = normal((m, k)), normal((k, n))
     return Row(
@@ -71,6 +66,24 @@ def linear(name, m, k, n, dtype="float32", **more):
         onnx=lambda g, x, w: g.node("MatMul", x, g.node("Transpose", w, perm=[1, 0])),
         mindspore=mindspore_linear, **more,
     )  # fmt: skip
+
+
+def gradients(a, b, dy):
+    return dy @ b.T, a.T @ dy
+
+
+def onnx_gradients(g, a, b, dy):
+    turned = [g.node("Transpose", x, perm=[1, 0]) for x in (b, a)]
+    return g.node("MatMul", dy, turned[0]), g.node("MatMul", turned[1], dy)
+
+
+def mindspore_gradients(ms):
+    first, second = ms.ops.MatMul(transpose_b=True), ms.ops.MatMul(transpose_a=True)
+
+    def f(a, b, dy):
+        return first(dy, b), second(a, dy)
+
+    return f
 
 
 def quantised(rng, n, k):
@@ -136,6 +149,11 @@ ROWS = [
     product("MatMul 2048", 2048, 2048, 2048, False, target=1.08, twin=3.0, twin_rows=8),
     product("MatMul 2048 weight", 2048, 2048, 2048, True, target=1.08, twin=3.0, twin_rows=8),
     linear("MatMul 8x4096x4096", 8, 4096, 4096, target=1.08),
+    Row(
+        "MatMul backward 512", "MatMulGrad", normal(*[(512, 512)] * 3), gradients, rtol=ULP, atol=sums(512),
+        flops=4.0 * 512**3, target=1.08, numpy=gradients, torch=lambda torch: gradients, onnx=onnx_gradients,
+        mindspore=mindspore_gradients,
+    ),
     Row(
         "Dense 128x768x3072 gelu", "Dense", normal((128, 768)), lambda x, w, b: gelu(x @ w.T + b),
         weights=normal((3072, 768), (3072,)), attrs={"activation": "gelu"},

@@ -161,6 +161,11 @@ def with_statistics(rng):
     return [x, dy, x.var(-1, keepdims=True), x.mean(-1, keepdims=True)]
 
 
+def slopes_of_softmax(rng):
+    dy, x = rng.standard_normal((2, 12, 128, 128), np.float32)
+    return [dy, softmax(x)]
+
+
 def torch_gradient(torch, forward, x, gamma, dy):
     """torch's backward alone: the forward, with what it saves, is kept from the first call."""
     kept = []
@@ -243,6 +248,15 @@ ROWS = [
         numpy=lambda x, mask: softmax(x * np.float32(0.125) + mask),
         torch=lambda torch: lambda x, mask: torch.softmax(x * 0.125 + mask, -1), mindspore=mindspore_masked_softmax,
         onnx=lambda g, x, mask: g.node("Softmax", g.node("Add", g.node("Mul", x, g.const(0.125)), mask), axis=-1),
+    ),
+    Row(
+        # A sum of 128 products, and a difference of it.
+        "Softmax backward 12x128x128", "SoftmaxBackward", slopes_of_softmax,
+        lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True)), rtol=4 * U, atol=64 * U,
+        flops=4 * 12 * 128 * 128, target=1.0,
+        numpy=lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True)),
+        torch=lambda torch: lambda dy, y: torch.ops.aten._softmax_backward_data(dy, y, -1, torch.float32),
+        missing={"onnx": "ONNX has no gradients", "mindspore": "SoftmaxBackward is not there on CPU"},
     ),
     # Sums over 512 rows of numbers about 1: their partial sums reach 5 sqrt(512), and roundings, which come as they
     # like, add up to sqrt(512) of them: 2^-12.6.
