@@ -46,12 +46,57 @@ def tanh_power_operator(x):
     return x * 0.5 * (1.0 + ops.tanh((x + x**3 * 0.044715) * K))
 
 
+def tanh_distribution(x):
+    return x * (0.5 * ops.tanh(K * (x + 0.044715 * ops.pow(x, 3))) + 0.5)
+
+
+def tanh_over_two(x):
+    return x * (1.0 + ops.tanh(K * (x + 0.044715 * x * x * x))) / 2.0
+
+
+def tanh_x_over_two(x):
+    return x / 2.0 * (1.0 + ops.tanh(K * x * (1 + 0.044715 * ops.square(x))))
+
+
+def tanh_by_sigmoid(x):
+    return x * ops.sigmoid(2 * K * (x + 0.044715 * x * x * x))
+
+
+def erf_sum_over_two(x):
+    return x * ((1.0 + ops.erf(x / ROOT2)) / 2.0)
+
+
+def sigmoid_of_half(x):
+    return x * ops.sigmoid(K * (x + 0.044715 * x * x * x))
+
+
 def silu_sigmoid(x):
     return x * ops.sigmoid(x)
 
 
 def silu_exp(x):
     return x / (1 + ops.exp(-x))
+
+
+def silu_inverse(x):
+    return x * (1.0 / (1 + ops.exp(-x)))
+
+
+def silu_reciprocal(x):
+    return ops.reciprocal(1 + ops.exp(-x)) * x
+
+
+def halves_product(x):
+    gate, up = ops.split(x, 8, -1)
+    return ops.sigmoid(gate) * (gate * up)
+
+
+def interleaved_product(x):
+    return ops.sigmoid(x[:, 1::2]) * (x[:, 1::2] * x[:, ::2])
+
+
+def gated_quotient(x):
+    return x * (x + 1.0) / (1.0 + ops.exp(-x))
 
 
 def interleaved(x):
@@ -102,13 +147,17 @@ def first_half_twice(x):
     return ops.silu(x[:, :8]) * x[:, :8]
 
 
-GELU = [erf_half_first, erf_root, erf_function, tanh_pow, tanh_product, tanh_factored, tanh_power_operator]
-INTERLEAVED = [interleaved, interleaved_any_rank, interleaved_by_sigmoid]
-HALVES = [halves_split, halves_chunk, halves_mint, halves_slices]
+GELU = [erf_half_first, erf_root, erf_function, tanh_pow, tanh_product, tanh_factored, tanh_power_operator,
+        tanh_distribution, tanh_over_two, tanh_x_over_two, tanh_by_sigmoid, erf_sum_over_two]  # fmt: skip
+INTERLEAVED = [interleaved, interleaved_any_rank, interleaved_by_sigmoid, interleaved_product]
+HALVES = [halves_split, halves_chunk, halves_mint, halves_slices, halves_product]
 SPELLED = [*[(f, "FusedGeLU") for f in GELU], (silu_sigmoid, "SiLU"), (silu_exp, "SiLU"),
+           (silu_inverse, "SiLU"), (silu_reciprocal, "SiLU"), (gated_quotient, "SwiGLU"),
            *[(f, "SwiGLUInterleaved") for f in INTERLEAVED], *[(f, "Swiglu") for f in HALVES],
-           (not_gelu, None), (quick_gelu, None), (every_third, None), (first_half_twice, None)]  # fmt: skip
+           (not_gelu, None), (quick_gelu, None), (sigmoid_of_half, None),
+           (every_third, None), (first_half_twice, None)]  # fmt: skip
 OURS = {"FusedGeLU", "SwiGLUInterleaved", "Swiglu"}
+BESIDE = {gated_quotient: ["Add"]}  # x + 1
 
 
 @pytest.mark.parametrize("write,name", SPELLED, ids=[f.__name__ for f, _ in SPELLED])
@@ -125,6 +174,8 @@ def test_exported_spellings(write, name, tmp_path):
     report = rewrite.substitute(graph, prove=(x,))
     taken = {s["op"].split("@")[0] for s in report.swapped}
     assert taken == {name} if name else not taken & OURS, f"{report}\n{graph}"
+    if name:
+        assert [n["op"] for n in graph.nodes] == [*BESIDE.get(write, []), name], str(graph)
     close(_core.Session(_core.Model(graph)).run([x])[0], want)
 
 

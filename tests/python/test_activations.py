@@ -9,6 +9,13 @@ from compare import SILU, TANH, Net, U, cases, close, graft, normal
 from opgraft import Tensor, _core, ops, rewrite
 
 
+def left(write, folder, *given):
+    """The operators that are there when all is substituted in the exported model."""
+    graph = opgraft.load(opgraft.export(Net(write), *map(Tensor, given), file_name=folder / "net"))
+    rewrite.substitute(graph)
+    return [n["op"] for n in graph.nodes]
+
+
 def p(name, *inputs, **attrs):
     """A primitive as it stands, numbers as constants of float32."""
     return ops.primitive(name, *[np.float32(x) if isinstance(x, float) else x for x in inputs], **attrs)
@@ -20,6 +27,20 @@ CUBES = {
     "product": lambda x: x * x * x,
     "square": lambda x: x * p("Square", x),
     "pow 2": lambda x: x * p("Pow", x, 2.0),
+}
+INNER = {
+    **{name: lambda x, k, cube=cube: k * (x + 0.044715 * cube(x)) for name, cube in CUBES.items()},
+    "factored": lambda x, k: k * x * (1.0 + 0.044715 * x * x),
+    "factored last": lambda x, k: x * (1.0 + 0.044715 * p("Square", x)) * k,
+}
+OUTER = {
+    "half at x": lambda x, t: 0.5 * x * (1.0 + t),
+    "half of the sum": lambda x, t: x * (0.5 * (1.0 + t)),
+    "half last": lambda x, t: x * (1.0 + t) * 0.5,
+    "x over two": lambda x, t: x / 2.0 * (1.0 + t),
+    "the sum over two": lambda x, t: x * ((1.0 + t) / 2.0),
+    "all over two": lambda x, t: x * (1.0 + t) / 2.0,
+    "distribution": lambda x, t: x * (0.5 * t + 0.5),
 }
 # As people write it and as torch's exporters do: Div by the root of 2, Pow 3, the sum with 1 either way round.
 GELUS = {
@@ -47,11 +68,48 @@ GELUS = {
 
 @pytest.mark.parametrize("proven", [False, True])
 @pytest.mark.parametrize("name", GELUS)
-def test_gelu_in_the_ways_it_is_written(name, proven):
+def test_gelu_in_the_ways_it_is_written(name, proven, tmp_path):
     approximate, write = GELUS[name]
+    check_gelu(write, approximate, proven, tmp_path)
+
+
+@pytest.mark.parametrize("outer", OUTER)
+def test_gelu_by_any_half_of_any_inner_form(outer, tmp_path):
+    for root in (lambda x: x / ROOT2, lambda x: x * (1 / ROOT2)):
+        check_gelu(lambda x, root=root: OUTER[outer](x, ops.erf(root(x))), "none", True, tmp_path)
+    for inner in INNER.values():
+        check_gelu(lambda x, inner=inner: OUTER[outer](x, ops.tanh(inner(x, K))), "tanh", True, tmp_path)
+
+
+@pytest.mark.parametrize("inner", INNER)
+def test_gelu_by_sigmoid(inner, tmp_path):
+    """(1 + tanh u) / 2 is the logistic function of 2 u."""
+    check_gelu(lambda x: x * ops.sigmoid(INNER[inner](x, 2 * K)), "tanh", True, tmp_path)
+
+
+@pytest.mark.parametrize("outer", OUTER)
+def test_gelu_of_half_types(outer, tmp_path):
+    """With the constants as the type rounds them there, and as they are here: of the formula, rounded once."""
+    for dtype, unit in ((np.float16, 2.0**-11), (ml_dtypes.bfloat16, 2.0**-8)):
+        x = normal(3, 37).astype(dtype)
+
+        def write(x):
+            return OUTER[outer](x, ops.tanh(K * (x + 0.044715 * x * x * x)))
+
+        assert left(write, tmp_path, x) == ["FusedGeLU"]
+        (got,) = graft(write, x, prove=True)[2]
+        assert got.dtype == dtype
+        want = cases("gelu").gelu(x.astype(np.float64), "tanh")
+        # And what the operator allows float32 (gelu/cases.py).
+        allowed = unit * np.abs(want) + (8 * U + 2.1e-7) * np.abs(x.astype(np.float64))
+        assert (np.abs(got.astype(np.float64) - want) <= allowed).all()
+
+
+def check_gelu(write, approximate, proven, folder):
     x = normal(3, 37) * 3
     names, _, (got,) = graft(write, x, prove=proven)
     assert names == ["FusedGeLU"]
+    assert left(write, folder, x) == ["FusedGeLU"]
     want = cases("gelu").gelu(x.astype(np.float64), approximate)
     # gelu/cases.py: 8 roundings of the result, and 2.1e-7 |x| where 1 + erf cancels.
     close(got, want, 8 + 2.1e-7 * 2**24, np.abs(x))
@@ -64,7 +122,17 @@ def test_gelu_in_the_ways_it_is_written(name, proven):
     lambda x: 0.5 * x * (1.0 + ops.tanh(K * (x + 0.044715 * p("Pow", x, 2.0)))),
     lambda x: 0.25 * x * (1.0 + ops.erf(x / ROOT2)),
     lambda x: x * (0.5 + 0.25 * ops.erf(x / ROOT2)),
+    lambda x: x * (0.5 - 0.5 * ops.erf(x / ROOT2)),
+    lambda x: x * ((1.0 + ops.erf(x / ROOT2)) / 4.0),
+    lambda x: x * (0.5 * ops.tanh(K * (x + 0.044715 * x * x * x)) + 1.0),
+    lambda x: (x + 1.0) * ops.tanh(K * (x + 0.044715 * x * x * x)) / 2.0,
+    lambda x: x * ops.sigmoid(K * (x + 0.044715 * x * x * x)),  # of u, not of 2 u
+    lambda x: ops.sigmoid(2 * K * (x + 0.044715 * x * x * x)) * ops.exp(x),
     lambda x: x * ops.sigmoid(1.702 * x),
+    lambda x: x * (2.0 / (1.0 + ops.exp(-x))),
+    lambda x: x * ops.reciprocal(2.0 + ops.exp(-x)),
+    lambda x: x * ops.reciprocal(1.0 + ops.exp(x)),
+    lambda x: ops.exp(x) * ops.reciprocal(1.0 + ops.exp(-x)),
     lambda x: x / (1.0 + ops.exp(x)),
     lambda x: x / (2.0 + ops.exp(-x)),
     lambda x: ops.tanh(x) * ops.sigmoid(x),
@@ -81,11 +149,15 @@ def test_what_is_neither_gelu_nor_silu(write):
     lambda x: ops.sigmoid(x) * x,
     lambda x: x / (1.0 + ops.exp(-x)),
     lambda x: p("Div", x, p("Add", p("Exp", p("Neg", x)), 1.0)),
+    lambda x: x * ops.div(1.0, 1.0 + ops.exp(-x)),
+    lambda x: x * ops.reciprocal(1.0 + ops.exp(-x)),
+    lambda x: p("Mul", p("Reciprocal", p("Add", 1.0, p("Exp", p("Neg", x)))), x),
 ])  # fmt: skip
-def test_silu_in_the_ways_it_is_written(write):
+def test_silu_in_the_ways_it_is_written(write, tmp_path):
     x = normal(3, 37) * 8
     names, _, (got,) = graft(write, x)
     assert names == ["SiLU"]
+    assert left(write, tmp_path, x) == ["SiLU"]
     close(got, cases("swiglu").silu(x.astype(np.float64)), SILU)
 
 
@@ -96,11 +168,55 @@ def gates(a, b):
         "silu last": lambda: b * ops.silu(a),
         "sigmoid": lambda: a * ops.sigmoid(a) * b,
         "sigmoid first": lambda: a * (ops.sigmoid(a) * b),
+        "product in brackets": lambda: ops.sigmoid(a) * (a * b),
+        "product in brackets, gate last": lambda: (b * a) * ops.sigmoid(a),
         "onnx": lambda: p("Mul", b, p("Mul", a, p("Sigmoid", a))),
+        "exp": lambda: a / (1.0 + ops.exp(-a)) * b,
+        "reciprocal": lambda: a * ops.reciprocal(1.0 + ops.exp(-a)) * b,
     }
 
 
-SPELLED = ["silu", "silu last", "sigmoid", "sigmoid first", "onnx"]
+SPELLED = ["silu", "silu last", "sigmoid", "sigmoid first", "product in brackets", "product in brackets, gate last",
+           "onnx", "exp", "reciprocal"]  # fmt: skip
+
+
+@pytest.mark.parametrize("spelled", [*SPELLED, "quotient of the product"])
+def test_two_tensors(spelled, tmp_path):
+    gate, x = normal(3, 37) * 4, normal(3, 37, seed=1)
+
+    def write(a, b):
+        return a * b / (1.0 + ops.exp(-a)) if spelled.startswith("quotient") else gates(a, b)[spelled]()
+
+    assert left(write, tmp_path, gate, x) == ["SwiGLU"]
+    names, _, (got,) = graft(write, gate, x)
+    assert names == ["SwiGLU"]
+    close(got, cases("swiglu").silu(gate.astype(np.float64)) * x, SILU + 1)
+
+
+@pytest.mark.parametrize("write", [
+    lambda a, b: ops.sigmoid(a) * (b * b),
+    lambda a, b: ops.sigmoid(b) * (a * a),
+    lambda a, b: a * b / (2.0 + ops.exp(-a)),
+    lambda a, b: a * b / (1.0 + ops.exp(a)),
+    lambda a, b: a * a / (1.0 + ops.exp(-b)),
+])  # fmt: skip
+def test_what_is_no_gated_unit_of_two_tensors(write):
+    given = normal(3, 37), normal(3, 37, seed=1)
+    names, before, after = graft(write, *given, prove=False)
+    assert not names
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+def test_a_sigmoid_or_product_that_is_used_again_stays():
+    def write(a, b):
+        s, m = ops.sigmoid(a), a * b
+        return s * m, s, m
+
+    given = normal(3, 37), normal(3, 37, seed=1)
+    names, before, after = graft(write, *given, prove=False)
+    assert not names
+    for got, want in zip(after, before, strict=True):
+        np.testing.assert_array_equal(got, want)
 
 
 def cut(x, begin, strides):
@@ -121,9 +237,10 @@ INTERLEAVED = {
 
 @pytest.mark.parametrize("spelled", SPELLED)
 @pytest.mark.parametrize("name", INTERLEAVED)
-def test_interleaved(name, spelled):
+def test_interleaved(name, spelled, tmp_path):
     shape, pair = INTERLEAVED[name]
     x = normal(*shape)
+    assert left(lambda x: gates(*pair(x))[spelled](), tmp_path, x) == ["SwiGLUInterleaved"]
     names, _, (got,) = graft(lambda x: gates(*pair(x))[spelled](), x, prove=False)
     assert names == ["SwiGLUInterleaved"]
     close(got, cases("swiglu").REFERENCE["SwiGLUInterleaved"](x.astype(np.float64)), SILU + 1)
@@ -142,7 +259,7 @@ HALVES = {
 @pytest.mark.parametrize("gate_first", [True, False])
 @pytest.mark.parametrize("spelled", SPELLED)
 @pytest.mark.parametrize("name", HALVES)
-def test_halves(name, spelled, gate_first):
+def test_halves(name, spelled, gate_first, tmp_path):
     shape, dim, pair = HALVES[name]
     x = normal(*shape)
 
@@ -152,6 +269,7 @@ def test_halves(name, spelled, gate_first):
 
     names, _, (got,) = graft(write, x, prove=False)
     assert names == ["Swiglu"]
+    assert left(write, tmp_path, x) == ["Swiglu"]
     close(got, cases("swiglu").swiglu_halves(x.astype(np.float64), dim, gate_first), SILU + 1)
 
 
@@ -165,6 +283,9 @@ def test_halves(name, spelled, gate_first):
     lambda x: ops.silu(x[:, :19]) * x[:, :19],
     lambda x: (lambda s: ops.silu(s[0]) * s[2])(ops.primitive("Split", x[:, :36], axis=1, output_num=3)),
     lambda x: (lambda s: ops.silu(s[0]) * s[0])(ops.split(x, 19, -1)),
+    lambda x: ops.sigmoid(x[:, ::2]) * (x[:, ::2] * x[:, 1::2]),  # the gate first
+    lambda x: ops.sigmoid(x[:, :6]) * (x[:, :6] * x[:, 6:12]),
+    lambda x: (lambda s: ops.sigmoid(s[0]) * (s[1] * s[1]))(ops.split(x, 19, -1)),
     lambda x: (lambda s: ops.silu(s[0]) * s[1] + s[1])(ops.split(x, 19, -1)),  # a half is used again
 ])  # fmt: skip
 def test_what_is_no_gated_unit_of_one_tensor(write):
