@@ -233,6 +233,19 @@ class GammaInside(nn.Cell):
         return ops.cast(y, self.dtype)
 
 
+class LayerInFloat32(nn.Cell):
+    """As mixed precision keeps MindSpore's layer: of half types, in float32."""
+
+    def __init__(self, residual):
+        super().__init__()
+        self.norm, self.residual = nn.LayerNorm((24,)), residual
+
+    def construct(self, x, residual):
+        s = x + residual if self.residual else x
+        y = ops.cast(self.norm(ops.cast(s, ms.float32)), ms.float16)
+        return (y, s) if self.residual else y
+
+
 class Scores(nn.Cell):
     def __init__(self, how):
         super().__init__()
@@ -243,8 +256,14 @@ class Scores(nn.Cell):
             return ops.softmax(x * 0.125 + mask, -1)
         if self.how == "div":
             return ops.softmax(x / 8.0 + mask, -1)
+        if self.how == "div, mask first":
+            return ops.softmax(mask + x / 8.0, -1)
         if self.how == "scale":
             return ops.softmax(x * 0.125, 1) + mask
+        if self.how == "exp of dimension 1":
+            s = x * 0.125 + mask
+            e = ops.exp(s - ops.ReduceMax(keep_dims=True)(s, 1))
+            return e / ops.ReduceSum(keep_dims=True)(e, 1)
         if self.how == "half":
             return ops.cast(ops.softmax(ops.cast(x * 0.125 + mask, ms.float32), -1), ms.float16)
         if self.how == "exp":
@@ -269,7 +288,9 @@ EXPORTED = {
                           {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
        for how in ("Keras", "Flax", "rms", "rms, gamma first", "gamma alone", "both parameters")},
     **{f"softmax {how}": (lambda h=how: Scores(h), {"ScaledMaskedSoftmax"})
-       for how in ("mul", "div", "scale", "add", "exp")},
+       for how in ("mul", "div", "div, mask first", "scale", "add", "exp", "exp of dimension 1")},
+    "layer float16, in float32": (lambda: LayerInFloat32(False), {"FusedLayerNorm"}),
+    "layer float16 of a sum, in float32": (lambda: LayerInFloat32(True), {"AddLayerNorm"}),
     "softmax float16": (lambda: Scores("half"), {"ScaledMaskedSoftmax"}),
 }  # fmt: skip
 

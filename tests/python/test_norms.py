@@ -117,6 +117,10 @@ def test_a_gamma_of_more_dimensions_stays_outside(shape, tmp_path):
         assert (report.swapped, report.left) == ([], [])
 
 
+def primitive(x, g):
+    return ops.layer_norm(x, (N,), g, g)
+
+
 BF16 = ml_dtypes.bfloat16
 f32, bf16 = opgraft.float32, opgraft.bfloat16
 HALVES = {
@@ -127,6 +131,7 @@ HALVES = {
     "LayerNorm, gamma": lambda x, g: ops.cast(layer(ops.cast(x, f32)) * ops.cast(g, f32), bf16),
     "LayerNorm, both": lambda x, g: ops.cast(layer(ops.cast(x, f32)) * ops.cast(g, f32) + ops.cast(g, f32), bf16),
     "LayerNorm": lambda x, g: ops.cast(layer(ops.cast(x, f32)), bf16),
+    "LayerNorm, primitive": lambda x, g: ops.cast(primitive(ops.cast(x, f32), ops.cast(g, f32)), bf16),
     "LayerNorm, params after": lambda x, g: ops.cast(layer(ops.cast(x, f32)), bf16) * g + g,
 }
 
@@ -149,6 +154,8 @@ WIDE = {
         "FusedRmsNorm"),
     "LayerNorm": (lambda x, g: ops.cast(layer(ops.cast(x, f32)) * g, bf16), "FusedLayerNorm"),
     "LayerNorm, both": (lambda x, g: ops.cast(layer(ops.cast(x, f32)) * g + g, bf16), "FusedLayerNorm"),
+    "LayerNorm, primitive": (
+        lambda x, g: ops.cast(primitive(ops.cast(x, f32), g), bf16), "FusedLayerNorm"),
     "Keras": (lambda x, g: ops.cast(keras(ops.cast(x, f32), g, g, ops.square), bf16), "FusedLayerNorm"),
 }  # fmt: skip
 
@@ -189,6 +196,17 @@ def test_a_norm_that_comes_out_wider_or_of_wider_rows_keeps_its_casts(tmp_path):
     assert kept == ["Cast", "FusedLayerNorm"]
     kept = left(lambda x, g: ops.cast(layer(x) * g, bf16), (x.astype(np.float32), g), tmp_path)
     assert kept == ["FusedLayerNorm", "Cast"]
+    kept = left(lambda x, g: ops.cast(primitive(ops.cast(x, f32), g), opgraft.float16), (x, g), tmp_path)
+    assert kept == ["Cast", "LayerNorm", "Cast"]
+    both = np.ones((5, N), np.float32)
+    kept = left(lambda x, g: ops.cast(ops.layer_norm(ops.cast(x, f32), (5, N), g, g), bf16), (x, both), tmp_path)
+    assert kept == ["Cast", "LayerNorm", "Cast"]  # over two dimensions
+
+    def statistics(x, g):
+        y, mean, _ = ops.primitive("LayerNorm", ops.cast(x, f32), g, g, begin_norm_axis=-1, begin_params_axis=-1)
+        return ops.cast(y, bf16), mean
+
+    assert left(statistics, (x, g), tmp_path) == ["Cast", "LayerNorm", "Cast"]
 
 
 def test_a_residual_is_taken_in(tmp_path):
@@ -278,7 +296,10 @@ MASKED = {
     "mask first": (lambda x, m: ops.softmax(m + x * 0.125, -1), 0.125),
     "Add alone": (lambda x, m: ops.softmax(x + m, -1), 1.0),
     "Add alone, mask first": (lambda x, m: ops.softmax(m + x, -1), 1.0),
+    "Div, mask first": (lambda x, m: ops.softmax(m + x / 8.0, -1), 0.125),
+    "mask first, a product as well": (lambda x, m: ops.softmax((m / -1e4) * -1e4 + x * 0.125, -1), 0.125),
     "by Exp": (lambda x, m: exp_softmax(x * 0.125 + m), 0.125),
+    "Div, by Exp, mask first": (lambda x, m: exp_softmax(m + x / 8.0), 0.125),
     "Div, by Exp": (lambda x, m: exp_softmax(x / 8.0 + m), 0.125),
     "by Exp, Reciprocal": (lambda x, m: exp_inverse(m + x * 0.125), 0.125),
     "by Exp, Add alone": (lambda x, m: exp_softmax(x + m), 1.0),
@@ -289,7 +310,8 @@ MASKED = {
 @pytest.mark.parametrize("name", MASKED)
 def test_scaled_and_masked(name, tmp_path):
     write, scale = MASKED[name]
-    assert left(write, (SCORES, MASK), tmp_path) == ["ScaledMaskedSoftmax"]
+    beside = ["Div", "Mul"] if "product" in name else []  # of the mask
+    assert left(write, (SCORES, MASK), tmp_path) == [*beside, "ScaledMaskedSoftmax"]
     names, before, after = graft(write, SCORES, MASK)
     # What is not masked differs by at most 40 from the maximum; exp's argument and the score are rounded to it, and
     # n terms are added up.
@@ -302,6 +324,47 @@ def test_softmax_by_exp(write):
     names, before, after = graft(write, SCORES)
     assert names == ["ScaledMaskedSoftmax"]
     close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
+
+
+def exp_along(x, axis, of_sum=None, total="ReduceSum", invert=False):
+    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[axis], keep_dims=True))
+    s = ops.primitive(total, e, axis=[axis if of_sum is None else of_sum], keep_dims=True)
+    return e * ops.reciprocal(s) if invert else e / s
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -2, -3, -4])
+def test_softmax_by_exp_along_any_axis_of_four(axis, tmp_path):
+    for write in (
+        lambda x: exp_along(x, axis),
+        lambda x: exp_along(x * 0.125, axis, total="SumExt"),
+        lambda x: exp_along(x, axis, invert=True),
+        lambda x: exp_along(x, axis, total="SumExt", invert=True),
+    ):
+        assert left(write, (SCORES,), tmp_path) == ["ScaledMaskedSoftmax"]
+        names, before, after = graft(write, SCORES)
+        assert names == ["ScaledMaskedSoftmax"]
+        close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
+
+
+@pytest.mark.parametrize("axis,of_sum", [(0, 1), (1, 2), (2, -1), (-1, -2), (-2, -3), (0, -1)])
+def test_a_sum_along_another_axis_than_the_maximum(axis, of_sum):
+    names, before, after = graft(lambda x: exp_along(x, axis, of_sum), SCORES, prove=False)
+    assert names == []
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+def test_a_mask_that_is_scaled_itself_is_said_nothing_of(tmp_path):
+    """As BERT's (1 - m) * -1e4: it is no score, whatever it is a product of."""
+    m = (MASK == 0).astype(np.float32)
+    for write in (
+        lambda x, m: ops.softmax((1.0 - m) * -1e4 + x / 8.0, -1),
+        lambda x, m: ops.softmax(x * 0.125 + (1.0 - m) * -1e4, -1),
+        lambda x, m: ops.softmax((1.0 - m) * -1e4 + x * 0.125, -1),
+    ):
+        graph = opgraft.load(opgraft.export(Net(write), Tensor(SCORES), Tensor(m), file_name=str(tmp_path / "net")))
+        report = rewrite.substitute(graph)
+        assert [n["op"] for n in graph.nodes] == ["Sub", "Mul", "ScaledMaskedSoftmax"]
+        assert report.left == []
 
 
 def test_a_scale_alone(tmp_path):
