@@ -50,11 +50,9 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
                     false);
         }
       for (int64_t r = 0; r < rows; ++r) {
-        const T *mask =
-            g.mask ? static_cast<const T *>(g.mask) + g.mask_row(batch, head, row0 + r) + t * g.mask_at[3] : nullptr;
+        const int64_t mask = g.mask_row(batch, head, row0 + r) + t * g.mask_at[3];
         const int64_t seen = std::clamp<int64_t>(g.seen(length, row0 + r) - t, 0, n);
-        const auto before =
-            hn::Set(d, SoftmaxRow(scores + r * kKeys, n, seen, g.scale, mask, g.mask_at[3], m + r, l + r));
+        const auto before = hn::Set(d, SoftmaxRow<T>(scores + r * kKeys, n, seen, g, mask, m + r, l + r));
         for (int64_t i = 0; t > 0 && i < width; i += lanes)
           hn::StoreU(hn::Mul(hn::LoadU(d, sums + r * width + i), before), d, sums + r * width + i);
       }
@@ -125,7 +123,7 @@ void Infer(InferContext &c) {
   const int64_t heads = check_heads(c, kNames, packed);
   auto q = c.input(0).shape();
   if (c.inputs() > 3) {
-    c.check_same_dtype(3, "mask", 0, "q");
+    if (c.input(3).dtype() != OPGRAFT_BOOL) c.check_same_dtype(3, "mask", 0, "q");
     const int64_t full[] = {q[0], heads, q[q.size() - 2], c.input(1).dim(-2)};
     auto s = c.input(3).shape();
     bool ok = s.size() <= 4;
@@ -179,6 +177,8 @@ Attention attention(const Arguments &c, bool cached) {
     g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
   } else if (c.inputs() > 3) {
     g.mask = c.input(3).raw();
+    g.chosen = c.input(3).dtype() == OPGRAFT_BOOL, g.hides = c.attr_bool("hides", false);
+    g.fill = float(c.attr_float("fill", -HUGE_VAL));
     int64_t stride = 1;
     for (int a = 1; a <= c.input(3).rank(); ++a) {
       const int64_t n = c.input(3).dim(-a);
@@ -274,7 +274,11 @@ template <bool kCached> void Reference(Context &c) {
       for (size_t t = 0; t < w.size(); ++t) {
         for (int64_t d = 0; d < g.dim; ++d) w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d);
         w[t] *= double(g.scale);
-        if (g.mask) w[t] += at(g.mask, g.mask_row(batch, head, row) + int64_t(t) * g.mask_at[3]);
+        if (g.mask) {
+          const int64_t i = g.mask_row(batch, head, row) + int64_t(t) * g.mask_at[3];
+          if (!g.chosen) w[t] += at(g.mask, i);
+          else if ((static_cast<const uint8_t *>(g.mask)[i] != 0) == g.hides) w[t] = double(g.fill);
+        }
         most = std::max(most, w[t]);
       }
       for (double &x : w) sum += x = std::exp(x - most);

@@ -29,6 +29,8 @@ struct Attention {
   void *out;
   Strides q_at, k_at;
   int64_t mask_at[4];  // strides of the mask over [B, H, S, T]; 0 where it repeats
+  bool chosen, hides;  // the mask is of bools; these are true where a score becomes `fill`, else where it stays
+  float fill;
   bool causal, wide_lengths;
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;

@@ -3,15 +3,18 @@
 import numpy as np
 
 
-def weights(q, k, mask, scale, is_causal):
-    """Scores, the keys that count, and softmax's weights; a row without keys has none."""
+def weights(q, k, mask, scale, is_causal, fill=-np.inf, hides=False):
+    """Scores, those that are computed and count, and softmax's weights; a row without keys has none."""
     s, t = q.shape[-2], k.shape[-2]
-    scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale) + mask
+    scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale)
+    chosen = np.asarray(mask).dtype == bool
+    kept = (mask != hides) | np.zeros(scores.shape, bool) if chosen else np.ones(scores.shape, bool)
+    scores = np.where(kept, scores, np.float32(fill)) if chosen else scores + mask
     seen = np.broadcast_to(np.tri(s, t, t - s, dtype=bool) | (not is_causal), scores.shape)
     scores = np.where(seen, scores, -np.inf)
     w = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
     w = np.where(seen.any(-1, keepdims=True), w / w.sum(axis=-1, keepdims=True), 0.0)
-    return scores, seen & np.isfinite(scores), w
+    return scores, seen & kept & np.isfinite(scores), w
 
 
 def by_heads(f):
@@ -30,17 +33,17 @@ def by_heads(f):
 
 
 @by_heads
-def attention(q, k, v, mask=0.0, scale=np.nan, is_causal=False):
-    return weights(q, k, mask, scale, is_causal)[2] @ v
+def attention(q, k, v, mask=0.0, scale=np.nan, is_causal=False, **chosen):
+    return weights(q, k, mask, scale, is_causal, **chosen)[2] @ v
 
 
 @by_heads
-def error(q, k, v, mask=0.0, scale=np.nan, is_causal=False):
+def error(q, k, v, mask=0.0, scale=np.nan, is_causal=False, **chosen):
     """A score is a float32 sum of D products, with the error that matmul/cases.py derives, and rounds when scaled,
     masked and reduced by the maximum; a weight takes over the largest error of its row's scores twice (numerator and
     sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum of |v| makes one
     rounding per term."""
-    s, seen, w = weights(q, k, mask, scale, is_causal)
+    s, seen, w = weights(q, k, mask, scale, is_causal, **chosen)
     scale = 1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale
     products = scale * 8 * np.sqrt(q.shape[-1] * (q**2 @ k.swapaxes(-1, -2) ** 2) / 6)
     size = np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + 2 * np.abs(s), 0.0)
@@ -152,6 +155,35 @@ CASES += (
     # A split of the keys masked out entirely; all of them.
     + [case("float32", (1, 2, 1, 1024, 8), "BHSD", ("float32", [-INF] * 600 + [0.5] * 424))]
     + [case("float32", (1, 2, 1, 1024, 8), "BHSD", ("float32", [-INF] * 1024))]
+)
+
+LOW = -3.4028234663852886e38  # all hidden: equal weights
+# Bools choose: the scores, or a number.
+CASES += (
+    [
+        case("float32", (2, 3, 5, 7, 9), "BHSD", ("bool", m), scale=0.25, hides=hides, fill=LOW)
+        for m in [(2, 1, 1, 7), (2, 1, 5, 7), (5, 7), (7,), (3, 1, 1), (2, 3, 5, 7), True]
+        for hides in (False, True)
+    ]
+    + [
+        case(t, size, layout, ("bool", (2, 1, 1, size[3])), fill=-1e4, shared=shared)
+        for t in TOLERANCE
+        for size, shared in [((2, 4, 40, 333, 16), 2), ((2, 6, 2, 133, 24), 3), ((2, 2, 1, 300, 32), 1)]
+        for layout in ("BHSD", "BSE")
+    ]
+    + [case(t, (1, 2, s, 70, 8), "BHSD", ("bool", (1, 2, s, 70)), hides=True) for t in TOLERANCE for s in (2, 30)]
+    + [case("float32", (1, 2, s, 70, 8), "BHSD", ("bool", (s, 70)), is_causal=True, fill=0.5) for s in (2, 30)]
+    + [
+        case(
+            "float32",
+            (1, 1, s, 300, 8),
+            "BHSD",
+            ("bool", [[False] * 300] * (s - 1) + [[True] + [False] * 299]),
+            fill=fill,
+        )
+        for s in (2, 6)
+        for fill in (-INF, LOW, -1e4)
+    ]
 )
 
 

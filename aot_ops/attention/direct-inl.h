@@ -1,6 +1,7 @@
 // Attention of few queries over keys and values as they lie, per SIMD target: a tile of keys is read once for all
 // queries of the heads that share it, then its values. What bounds it is the memory that holds them.
 #include <cmath>
+#include <cstring>
 
 #include "attention.h"
 
@@ -18,13 +19,28 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
+// v, and g.fill where bools hide it: `count` of them from `mask` on, or one for all.
+template <class D>
+HWY_INLINE hn::Vec<D> Chosen(D d, hn::Vec<D> v, const Attention &g, const uint8_t *mask, size_t count) {
+  const auto fill = hn::Set(d, g.fill);
+  if (g.mask_at[3] == 0) return (*mask != 0) == g.hides ? fill : v;
+  const hn::Rebind<uint8_t, D> bytes;
+  const hn::RebindToSigned<D> wide;
+  uint8_t rest[hn::MaxLanes(d)] = {};
+  if (count < hn::Lanes(d)) mask = static_cast<const uint8_t *>(std::memcpy(rest, mask, count));
+  const auto off = hn::RebindMask(d, hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, mask)), hn::Zero(wide)));
+  return g.hides ? hn::IfThenElse(off, v, fill) : hn::IfThenElse(off, fill, v);
+}
+
 // Scores of the first `seen` of n keys become weights e^(s - m), those of the others 0; `m` and `l` are the row's
-// running maximum and sum. Returns the factor for what was summed before.
-template <class T> HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, float scale, const T *mask,
-                                               int64_t mask_step, float *m, float *l) {
+// running maximum and sum; `at` is the mask's element of the first key. Returns the factor for what was summed before.
+template <class T>
+HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, const Attention &g, int64_t at, float *m, float *l) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, scale);
+  const int64_t lanes = int64_t(hn::Lanes(d)), mask_step = g.mask_at[3];
+  const T *mask = g.mask && !g.chosen ? static_cast<const T *>(g.mask) + at : nullptr;
+  const uint8_t *bools = g.mask && g.chosen ? static_cast<const uint8_t *>(g.mask) + at : nullptr;
+  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
   auto most = low;
   for (int64_t i = 0; i < n; i += lanes) {
     const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
@@ -34,6 +50,7 @@ template <class T> HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen
       if (mask_step == 0) v = hn::Add(v, hn::Set(d, float(*mask)));
       else v = hn::Add(v, whole ? LoadF32(d, mask + i) : LoadF32N(d, mask + i, count));
     }
+    if (bools && count) v = Chosen(d, v, g, bools + i * mask_step, count);
     if (!whole) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
     hn::StoreU(v, d, s + i);
     most = hn::Max(most, v);
@@ -209,10 +226,9 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
         for (; r + 2 <= rows; r += 2) ScoreRows<2, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
       if (r < rows) ScoreRows<1, 8>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
       for (r = 0; r < rows; ++r) {
-        const T *mask =
-            g.mask ? static_cast<const T *>(g.mask) + g.mask_row(batch, head, row0 + r) + t * g.mask_at[3] : nullptr;
+        const int64_t mask = g.mask_row(batch, head, row0 + r) + t * g.mask_at[3];
         const int64_t seen = g.seen(length, row0 + r) - t;
-        before[r] = SoftmaxRow(scores + r * kTile, n, seen < n ? seen : n, g.scale, mask, g.mask_at[3], m + r, l + r);
+        before[r] = SoftmaxRow<T>(scores + r * kTile, n, seen < n ? seen : n, g, mask, m + r, l + r);
       }
       r = 0;
       for (; r + kMost <= rows; r += kMost)

@@ -6,7 +6,7 @@ import opgraft
 import pytest
 from helpers import close
 from mindspore import Tensor, nn, ops
-from opgraft import rewrite
+from opgraft import _core, rewrite
 
 B, H, S, T, D = 2, 3, 5, 7, 8
 ROOT = D**0.5
@@ -38,6 +38,8 @@ class Attention(nn.Cell):
             return self.multiplied(q * (1.0 / ROOT), k)
         if self.scaled == "q over":
             return self.multiplied(q / ROOT, k)
+        if self.scaled == "k times":
+            return self.multiplied(q, k * (1.0 / ROOT))
         return self.multiplied(q, k)
 
     def construct(self, q, k, v, m=None):
@@ -69,7 +71,7 @@ JOINED = *(normal(B, T, H * D, seed=i) for i in range(3)), normal(B, 1, 1, T, se
 
 
 @pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
-@pytest.mark.parametrize("scaled", ["times", "over", "q times", "q over", "not at all"])
+@pytest.mark.parametrize("scaled", ["times", "over", "q times", "q over", "k times", "not at all"])
 @pytest.mark.parametrize("by", ["BatchMatMul", "bmm", "matmul", "joined"])
 def test_of_an_exported_model(by, scaled, mask, tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -84,7 +86,7 @@ def test_of_an_exported_model(by, scaled, mask, tmp_path):
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
 
 
-class Eager(nn.Cell):
+class Repeated(nn.Cell):
     """As transformers' models have it: half types, softmax in float32, and heads of keys repeated or not."""
 
     def __init__(self, groups):
@@ -108,9 +110,9 @@ class Eager(nn.Cell):
 
 @pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
 @pytest.mark.parametrize("groups", [1, 3])
-def test_half_types_whose_softmax_is_of_float32(groups, mask, tmp_path):
+def test_half_types_whose_heads_are_repeated(groups, mask, tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
-    net = Eager(groups)
+    net = Repeated(groups)
     q, k, v, m = (x.astype(np.float16) for x in GIVEN)
     given = [q, k[:, : H // groups], v[:, : H // groups], m][: 4 if mask else 3]
     tensors = [Tensor(np.ascontiguousarray(x)) for x in given]
@@ -123,3 +125,90 @@ def test_half_types_whose_softmax_is_of_float32(groups, mask, tmp_path):
     # MindSpore's scores, up to 8, are rounded to float16 three times, and so are the weights and the result.
     assert got.dtype == want.dtype == np.float16
     assert np.abs(got.astype(np.float64) - want).max() <= (3 * 8 + 3) * 2.0**-11 * np.abs(v).max()
+
+
+class Eager(Attention):
+    """As Hugging Face's models have it: of a half type, the weights computed in float32."""
+
+    def construct(self, q, k, v, m=None):
+        s = self.scores(q, k)
+        if m is not None:
+            s = s + m
+        return ops.bmm(ops.softmax(s.astype(ms.float32), -1).astype(ms.float16), v)
+
+
+@pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
+@pytest.mark.parametrize("by,scaled", [("BatchMatMul", "times"), ("bmm", "over"), ("matmul", "q times")])
+def test_of_an_exported_model_of_a_half_type(by, scaled, mask, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    given = [x.astype(np.float16) for x in GIVEN[: 4 if mask else 3]]
+    tensors = [Tensor(x) for x in given]
+    net = Eager(by, scaled)
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    got = opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy()
+    # MindSpore rounds to float16 (2^-11) what the operator computes in float32: scores of up to 16, up to four times
+    # (q or its scale, the product, the scaled one, the sum with the mask), of which an error is twice as large a share
+    # of a weight; weights and result, once each, and the operator's result.
+    largest = np.abs(given[2]).max().astype(np.float64)
+    assert np.abs(got.astype(np.float64) - want).max() <= (2 * 4 * 16 + 3) * 2.0**-11 * largest
+
+
+class Chosen(Attention):
+    """As GPT-2 hides what lies ahead: by bools."""
+
+    def __init__(self, by, scaled, how):
+        super().__init__(by, scaled)
+        self.how = how
+
+    def construct(self, q, k, v, m=None):
+        s = self.scores(q, k)
+        low = Tensor(-1e9, ms.float32)
+        s = ops.where(m, s, low) if self.how == "kept" else ops.where(m, low, s)
+        return ops.bmm(ops.softmax(s, -1), v)
+
+
+@pytest.mark.parametrize("how", ["kept", "hidden"])
+@pytest.mark.parametrize("by,scaled", [("BatchMatMul", "times"), ("matmul", "over"), ("bmm", "q times")])
+def test_of_an_exported_model_whose_scores_bools_choose(by, scaled, how, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    keep = GIVEN[3] > 0
+    keep[1, 0, 2] = False  # sees nothing: equal weights
+    given = *GIVEN[:3], keep != (how == "hidden")
+    tensors = [Tensor(x) for x in given]
+    net = Chosen(by, scaled, how)
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
+    close(back(*tensors).asnumpy(), want)
+
+
+class Batches(Attention):
+    """[B H, S, D], as torch's MultiheadAttention has it."""
+
+    def multiplied(self, q, k):
+        return self.product(q, k) if self.by == "BatchMatMul" else ops.bmm(q, k.transpose(0, 2, 1))
+
+
+@pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
+@pytest.mark.parametrize("scaled", ["times", "over", "q times", "not at all"])
+@pytest.mark.parametrize("by", ["BatchMatMul", "bmm"])
+def test_of_an_exported_model_of_three_dimensions(by, scaled, mask, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    given = [x.reshape(B * H, -1, D) for x in GIVEN[:3]] + [GIVEN[3][0]] * mask
+    tensors = [Tensor(x) for x in given]
+    net = Batches(by, scaled)
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)

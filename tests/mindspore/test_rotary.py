@@ -78,6 +78,29 @@ class ReshapedPairs(Rotary):
         return ops.concat((a.expand_dims(-1), b.expand_dims(-1)), -1).reshape(x.shape)
 
 
+class Minus(Halves):
+    """The turned half has the other sign."""
+
+    def construct(self, x):
+        return x * self.cos - ops.concat((x[..., D // 2 :], -x[..., : D // 2]), -1) * self.sin
+
+
+class ReshapedHalves(Rotary):
+    def __init__(self):
+        super().__init__(False)
+
+    def construct(self, x):
+        halves = x.reshape(*x.shape[:-1], 2, D // 2)
+        return ops.stack(self.paired(halves[..., 0, :], halves[..., 1, :]), -2).reshape(x.shape)
+
+
+class Widened(Halves):
+    """In float32, of a half type."""
+
+    def construct(self, x):
+        return super().construct(x.astype(ms.float32)).astype(ms.float16)
+
+
 REST = 4  # elements of a longer row that are not turned
 
 
@@ -129,7 +152,7 @@ ATTENTION = (normal(B, H, S, D), normal(B, KV, S, D, seed=1), normal(B, KV, S, D
 
 
 @pytest.mark.parametrize("make,given,rotated", [
-    *((m, ONE, 1) for m in (Halves, Chunks, SplitHalves, Pairs, ReshapedPairs)),
+    *((m, ONE, 1) for m in (Halves, Chunks, SplitHalves, Pairs, ReshapedPairs, Minus, ReshapedHalves)),
     *((lambda cut=c, turn=t: cut(turn), LONGER, 1) for c in (Sliced, Divided) for t in (Halves, SplitHalves, Pairs)),
     *((m, ATTENTION, 2) for m in (GroupedAttention, ExpandedAttention)),
 ])  # fmt: skip
@@ -152,6 +175,20 @@ def test_of_an_exported_model(make, given, rotated, tmp_path):
     _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
     back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
     close(back(*tensors).asnumpy(), want)
+
+
+def test_of_an_exported_model_of_a_half_type(tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net, x = Widened(), ONE[0].astype(np.float16)
+    want = net(Tensor(x)).asnumpy()
+    ms.export(net, Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=(x,))
+    assert [n["op"] for n in graph.nodes] == ["RotaryPositionEmbedding"], str(graph)
+    got = opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy()
+    # Both compute in float32 (three roundings each, of at most 2 max |x|) and round once: by one step of float16.
+    atol = 6 * 2.0**-24 * 2 * np.abs(x.astype(np.float64)).max()
+    np.testing.assert_allclose(got.astype(np.float64), want, rtol=2.0**-10, atol=atol)
 
 
 class Applied(nn.Cell):

@@ -1,5 +1,6 @@
 """Rotary embedding and grouped, causal attention: the ways they are spelled are swapped, what looks alike is not."""
 
+import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
@@ -41,6 +42,16 @@ def paired(a, b, cos, sin):
     return a * cos - b * sin, b * cos + a * sin
 
 
+def split_rows(x):
+    """The halves, by a dimension of two before the last."""
+    r = x.reshape(-1, H, S, 2, D // 2)
+    return r[..., 0, :], r[..., 1, :]
+
+
+def stacked(parts, axis=-2):
+    return ops.stack(parts, axis).reshape(-1, H, S, D)
+
+
 def last(*parts):
     return ops.concat([ops.expand_dims(p, -1) for p in parts], -1).reshape(-1, H, S, D)
 
@@ -71,6 +82,18 @@ SPELLED = {
     "GPT-J": (1, wide, lambda x, c, s: x * c + last(-x[..., 1::2], x[..., ::2]) * s),
     "GPT-J, stack": (
         1, wide, lambda x, c, s: x * c + ops.stack((-x[..., 1::2], x[..., ::2]), -1).reshape(-1, H, S, D) * s),
+    "minus": (0, wide, lambda x, c, s: x * c - ops.concat((x[..., D // 2 :], -x[..., : D // 2]), -1) * s),
+    "minus, halves by split": (
+        0, wide, lambda x, c, s: (lambda a, b: x * c - ops.concat((b, -a), -1) * s)(*ops.split(x, D // 2, -1))),
+    "minus, pairs": (1, wide, lambda x, c, s: x * c - last(x[..., 1::2], -x[..., ::2]) * s),
+    "minus, pairs, stack": (1, wide, lambda x, c, s: x * c - stacked((x[..., 1::2], -x[..., ::2]), -1) * s),
+    "halves, reshaped": (0, None, lambda x, c, s: ops.concat(paired(*split_rows(x), c, s), -1)),
+    "halves, reshaped, stack": (0, None, lambda x, c, s: stacked(paired(*split_rows(x), c, s))),
+    "halves, stack": (0, None, lambda x, c, s: stacked(paired(x[..., : D // 2], x[..., D // 2 :], c, s))),
+    "Hugging Face, halves reshaped": (
+        0, wide, lambda x, c, s: (lambda a, b: x * c + ops.concat((-b, a), -1) * s)(*split_rows(x))),
+    "Hugging Face, halves reshaped, stack": (
+        0, wide, lambda x, c, s: (lambda a, b: x * c + stacked((-b, a)) * s)(*split_rows(x))),
 }  # fmt: skip
 
 # What is no rotation by these tables, or of other pairs.
@@ -88,6 +111,21 @@ NEAR = {
     "pairs of other rows": (
         1, None, lambda x, c, s: (lambda r: last(*paired(r[..., 0, :], r[..., 1, :], c, s)))(
             x.reshape(-1, H, S, 2, D // 2))),
+    "minus, turned back": (
+        0, wide, lambda x, c, s: x * c - ops.concat((-x[..., D // 2 :], x[..., : D // 2]), -1) * s),
+    "minus, halves exchanged": (
+        0, wide, lambda x, c, s: x * c - ops.concat((x[..., : D // 2], -x[..., D // 2 :]), -1) * s),
+    "minus, the other way round": (
+        0, wide, lambda x, c, s: ops.concat((x[..., D // 2 :], -x[..., : D // 2]), -1) * s - x * c),
+    "minus, pairs by the even first": (1, wide, lambda x, c, s: x * c - stacked((x[..., ::2], -x[..., 1::2]), -1) * s),
+    "pairs joined as halves": (1, None, lambda x, c, s: stacked(paired(x[..., ::2], x[..., 1::2], c, s))),
+    "halves stacked as pairs": (0, None, lambda x, c, s: stacked(paired(*split_rows(x), c, s), -1)),
+    "halves stacked before the rows": (0, None, lambda x, c, s: stacked(paired(*split_rows(x), c, s), 2)),
+    "reshaped halves exchanged": (
+        0, None, lambda x, c, s: (lambda a, b: ops.concat(paired(b, a, c, s), -1))(*split_rows(x))),
+    "pairs out of a reshape, as halves": (
+        0, None, lambda x, c, s: (lambda r: ops.concat(paired(r[..., 0], r[..., 1], c, s), -1))(
+            x.reshape(-1, H, S, D // 2, 2))),
 }  # fmt: skip
 
 
@@ -138,6 +176,75 @@ def test_what_only_looks_like_it_is_left_alone(name, batch, tmp_path):
     graph, report = unproven(net, x, tmp_path, batch)
     assert "RotaryPositionEmbedding" not in swapped(report)
     np.testing.assert_array_equal(nn.GraphCell(graph)(Tensor(x)).asnumpy(), want)
+
+
+f32 = opgraft.float32
+# A half type, and one rounding to it: the operator computes in float32, too, and rounds at the end.
+HALF = {"bfloat16": (ml_dtypes.bfloat16, opgraft.bfloat16, 2.0**-8), "float16": (np.float16, opgraft.float16, 2.0**-11)}
+
+
+class HalfRotary(Rotary):
+    """In float32 between casts; half: the tables, too, are of the half type."""
+
+    def __init__(self, name, to, half=None):
+        super().__init__(*SPELLED[name])
+        self.to, self.half = to, half is not None
+        if self.half:
+            self.cos, self.sin = (opgraft.Parameter(Tensor(t.asnumpy().astype(half)), name=n)
+                                  for n, t in (("cos", self.cos), ("sin", self.sin)))  # fmt: skip
+
+    def construct(self, x):
+        cos, sin = (ops.cast(t, f32) if self.half else t for t in (self.cos, self.sin))
+        return ops.cast(self.f(ops.cast(x, f32), cos, sin), self.to)
+
+
+def graph_and_report(net, x, folder):
+    graph = opgraft.load(opgraft.export(net, Tensor(x), file_name=folder / "net"))
+    return graph, rewrite.substitute(graph)
+
+
+@pytest.mark.parametrize("dtype", HALF)
+@pytest.mark.parametrize("tables", ["float32", "half"])
+@pytest.mark.parametrize("name", ["Hugging Face", "halves", "pairs, stack", "minus"])
+def test_casts_of_a_half_type_are_taken_in(name, tables, dtype, tmp_path):
+    t, to, u = HALF[dtype]
+    x, half = normal(B, H, S, D).astype(t), t if tables == "half" else None
+    net = HalfRotary(name, to, half)
+    before = net(Tensor(x)).asnumpy()
+    graph, report = graph_and_report(net, x, tmp_path)
+    assert [n["op"] for n in graph.nodes] == ["RotaryPositionEmbedding"], str(report)
+    got = nn.GraphCell(graph)(Tensor(x)).asnumpy()
+    assert got.dtype == t == before.dtype
+    mode, table, _ = SPELLED[name]
+    c, s = (wide(y, mode) for y in (COS, SIN))
+    c, s = (y.astype(half or np.float32).astype(np.float64) for y in (c, s))
+    wide_x = x.astype(np.float64)
+    a, b = (wide_x[..., : D // 2], wide_x[..., D // 2 :]) if mode == 0 else (wide_x[..., ::2], wide_x[..., 1::2])
+    other = np.concatenate([-b, a], -1) if mode == 0 else np.stack([-b, a], -1).reshape(x.shape)
+    want = wide_x * c + other * s
+    assert (np.abs(got.astype(np.float64) - want) <= u * np.abs(want) + 3 * 2.0**-24 * 2 * np.abs(wide_x).max()).all()
+
+
+def test_casts_that_do_not_belong_to_it_stay(tmp_path):
+    x = normal(B, H, S, D).astype(ml_dtypes.bfloat16)
+    graph, _ = graph_and_report(HalfRotary("Hugging Face", opgraft.float16), x, tmp_path)  # to another half type
+    assert [n["op"] for n in graph.nodes] == ["Cast", "RotaryPositionEmbedding", "Cast"]
+
+    class Seen(Rotary):
+        """What is turned in float32, or its result, is read elsewhere."""
+
+        def __init__(self, result):
+            super().__init__(*SPELLED["Hugging Face"])
+            self.result = result
+
+        def construct(self, x):
+            wide_x = ops.cast(x, f32)
+            y = self.f(wide_x, self.cos, self.sin)
+            return ops.cast(y, opgraft.bfloat16), y if self.result else wide_x
+
+    for result in (False, True):
+        graph, _ = graph_and_report(Seen(result), x, tmp_path)
+        assert [n["op"] for n in graph.nodes] == ["Cast", "RotaryPositionEmbedding", "Cast"]
 
 
 REST = 4  # elements of longer rows that are not turned
