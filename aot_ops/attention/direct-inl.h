@@ -19,15 +19,22 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// v, and g.fill where bools hide it: `count` of them from `mask` on, or one for all.
-template <class D>
-HWY_INLINE hn::Vec<D> Chosen(D d, hn::Vec<D> v, const Attention &g, const uint8_t *mask, size_t count) {
+// v, `count` scores, with the mask from its element `at` on, or with that one for all: added, or chosen by bools.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, int64_t at, size_t count) {
+  const bool each = g.mask_at[3] != 0, whole = count == hn::Lanes(d);
+  if (!g.chosen) {
+    const T *mask = static_cast<const T *>(g.mask) + at;
+    if (!each) return hn::Add(v, hn::Set(d, float(*mask)));
+    return hn::Add(v, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count));
+  }
+  const uint8_t *mask = static_cast<const uint8_t *>(g.mask) + at;
   const auto fill = hn::Set(d, g.fill);
-  if (g.mask_at[3] == 0) return (*mask != 0) == g.hides ? fill : v;
+  if (!each) return (*mask != 0) == g.hides ? fill : v;
   const hn::Rebind<uint8_t, D> bytes;
   const hn::RebindToSigned<D> wide;
   uint8_t rest[hn::MaxLanes(d)] = {};
-  if (count < hn::Lanes(d)) mask = static_cast<const uint8_t *>(std::memcpy(rest, mask, count));
+  if (!whole) mask = static_cast<const uint8_t *>(std::memcpy(rest, mask, count));
   const auto off = hn::RebindMask(d, hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, mask)), hn::Zero(wide)));
   return g.hides ? hn::IfThenElse(off, v, fill) : hn::IfThenElse(off, fill, v);
 }
@@ -37,20 +44,15 @@ HWY_INLINE hn::Vec<D> Chosen(D d, hn::Vec<D> v, const Attention &g, const uint8_
 template <class T>
 HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, const Attention &g, int64_t at, float *m, float *l) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d)), mask_step = g.mask_at[3];
-  const T *mask = g.mask && !g.chosen ? static_cast<const T *>(g.mask) + at : nullptr;
-  const uint8_t *bools = g.mask && g.chosen ? static_cast<const uint8_t *>(g.mask) + at : nullptr;
+  const int64_t lanes = int64_t(hn::Lanes(d)), step = g.mask_at[3];
+  const bool masked = g.mask;
   const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
   auto most = low;
   for (int64_t i = 0; i < n; i += lanes) {
     const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
     const bool whole = count == size_t(lanes);
     auto v = hn::Mul(hn::LoadU(d, s + i), factor);
-    if (mask && count) {
-      if (mask_step == 0) v = hn::Add(v, hn::Set(d, float(*mask)));
-      else v = hn::Add(v, whole ? LoadF32(d, mask + i) : LoadF32N(d, mask + i, count));
-    }
-    if (bools && count) v = Chosen(d, v, g, bools + i * mask_step, count);
+    if (masked && count) v = Masked<T>(d, v, g, at + i * step, count);
     if (!whole) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
     hn::StoreU(v, d, s + i);
     most = hn::Max(most, v);
