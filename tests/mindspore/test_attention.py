@@ -70,6 +70,15 @@ GIVEN = normal(B, H, S, D), normal(B, H, T, D, seed=1), normal(B, H, T, D, seed=
 JOINED = *(normal(B, T, H * D, seed=i) for i in range(3)), normal(B, 1, 1, T, seed=3)
 
 
+def taken(net, tensors, given, folder):
+    """The graph of the exported model, of which one operator is left."""
+    ms.export(net, *tensors, file_name=str(folder / "net"), file_format="MINDIR")
+    graph = opgraft.load(folder / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    return graph
+
+
 @pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
 @pytest.mark.parametrize("scaled", ["times", "over", "q times", "q over", "k times", "not at all"])
 @pytest.mark.parametrize("by", ["BatchMatMul", "bmm", "matmul", "joined"])
@@ -79,10 +88,7 @@ def test_of_an_exported_model(by, scaled, mask, tmp_path):
     given = (JOINED if by == "joined" else GIVEN)[: 4 if mask else 3]
     tensors = [Tensor(x) for x in given]
     want = net(*tensors).asnumpy()
-    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
-    graph = opgraft.load(tmp_path / "net.mindir")
-    rewrite.substitute(graph, prove=given)
-    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    graph = taken(net, tensors, given, tmp_path)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
 
 
@@ -117,10 +123,7 @@ def test_half_types_whose_heads_are_repeated(groups, mask, tmp_path):
     given = [q, k[:, : H // groups], v[:, : H // groups], m][: 4 if mask else 3]
     tensors = [Tensor(np.ascontiguousarray(x)) for x in given]
     want = net(*tensors).asnumpy()
-    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
-    graph = opgraft.load(tmp_path / "net.mindir")
-    rewrite.substitute(graph, prove=given)
-    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    graph = taken(net, tensors, given, tmp_path)
     got = opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy()
     # MindSpore's scores, up to 8, are rounded to float16 three times, and so are the weights and the result.
     assert got.dtype == want.dtype == np.float16
@@ -145,10 +148,7 @@ def test_of_an_exported_model_of_a_half_type(by, scaled, mask, tmp_path):
     tensors = [Tensor(x) for x in given]
     net = Eager(by, scaled)
     want = net(*tensors).asnumpy()
-    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
-    graph = opgraft.load(tmp_path / "net.mindir")
-    rewrite.substitute(graph, prove=given)
-    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    graph = taken(net, tensors, given, tmp_path)
     got = opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy()
     # MindSpore rounds to float16 (2^-11) what the operator computes in float32: scores of up to 16, up to four times
     # (q or its scale, the product, the scaled one, the sum with the mask), of which an error is twice as large a share
@@ -181,10 +181,7 @@ def test_of_an_exported_model_whose_scores_bools_choose(by, scaled, how, tmp_pat
     tensors = [Tensor(x) for x in given]
     net = Chosen(by, scaled, how)
     want = net(*tensors).asnumpy()
-    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
-    graph = opgraft.load(tmp_path / "net.mindir")
-    rewrite.substitute(graph, prove=given)
-    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    graph = taken(net, tensors, given, tmp_path)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
     _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
     back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
@@ -207,8 +204,5 @@ def test_of_an_exported_model_of_three_dimensions(by, scaled, mask, tmp_path):
     tensors = [Tensor(x) for x in given]
     net = Batches(by, scaled)
     want = net(*tensors).asnumpy()
-    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
-    graph = opgraft.load(tmp_path / "net.mindir")
-    rewrite.substitute(graph, prove=given)
-    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(graph)
+    graph = taken(net, tensors, given, tmp_path)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
