@@ -19,11 +19,14 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
+// What a mask does to a row's scores: nothing, an addition of one element to each, anything else.
+enum Masking { kUnmasked, kAdded, kOther };
+
 // v, `count` scores, with the mask from its element `at` on, or with that one for all: added, or chosen by bools.
-template <class T, class D>
+template <Masking kMask, class T, class D>
 HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, int64_t at, size_t count) {
-  const bool each = g.mask_at[3] != 0, whole = count == hn::Lanes(d);
-  if (!g.chosen) {
+  const bool each = kMask == kAdded || g.mask_at[3] != 0, whole = count == hn::Lanes(d);
+  if (kMask == kAdded || !g.chosen) {
     const T *mask = static_cast<const T *>(g.mask) + at;
     if (!each) return hn::Add(v, hn::Set(d, float(*mask)));
     return hn::Add(v, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count));
@@ -39,25 +42,35 @@ HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, int64_t at, 
   return g.hides ? hn::IfThenElse(off, v, fill) : hn::IfThenElse(off, fill, v);
 }
 
+// s = the first `seen` of n scores, scaled and masked, the others -inf; `at` is the mask's element of the first key.
+// Returns the largest.
+template <Masking kMask, class T>
+HWY_INLINE float MaskRow(float *s, int64_t n, int64_t seen, const Attention &g, int64_t at) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), step = kMask == kAdded ? 1 : g.mask_at[3];
+  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
+  auto most = low;
+  for (int64_t i = 0; i < n; i += lanes) {
+    const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
+    auto v = hn::Mul(hn::LoadU(d, s + i), factor);
+    if (kMask != kUnmasked && count) v = Masked<kMask, T>(d, v, g, at + i * step, count);
+    if (count != size_t(lanes)) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
+    hn::StoreU(v, d, s + i);
+    most = hn::Max(most, v);
+  }
+  return hn::GetLane(hn::MaxOfLanes(d, most));
+}
+
 // Scores of the first `seen` of n keys become weights e^(s - m), those of the others 0; `m` and `l` are the row's
 // running maximum and sum; `at` is the mask's element of the first key. Returns the factor for what was summed before.
 template <class T>
 HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, const Attention &g, int64_t at, float *m, float *l) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d)), step = g.mask_at[3];
-  const bool masked = g.mask;
-  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
-  auto most = low;
-  for (int64_t i = 0; i < n; i += lanes) {
-    const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
-    const bool whole = count == size_t(lanes);
-    auto v = hn::Mul(hn::LoadU(d, s + i), factor);
-    if (masked && count) v = Masked<T>(d, v, g, at + i * step, count);
-    if (!whole) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
-    hn::StoreU(v, d, s + i);
-    most = hn::Max(most, v);
-  }
-  const float tile = hn::GetLane(hn::MaxOfLanes(d, most)), next = tile > *m ? tile : *m;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const float tile = !g.mask                          ? MaskRow<kUnmasked, T>(s, n, seen, g, at)
+                     : !g.chosen && g.mask_at[3] == 1 ? MaskRow<kAdded, T>(s, n, seen, g, at)
+                                                      : MaskRow<kOther, T>(s, n, seen, g, at);
+  const float next = tile > *m ? tile : *m;
   const float base = next == -HUGE_VALF ? 0.0f : next;  // all masked so far: weights of 0, not NaN
   const auto shift = hn::Set(d, base);
   auto sum = hn::Zero(d);
