@@ -5,6 +5,7 @@ import importlib.util
 import pathlib
 
 import numpy as np
+import opgraft
 from opgraft import nn, rewrite
 
 U = 2.0**-24  # of one rounding to float32, relative
@@ -42,6 +43,13 @@ def graft(write, *given, prove=True):
     results = [net(*given) for net in (before, after)]
     results = [[t.asnumpy() for t in (r if isinstance(r, tuple) else (r,))] for r in results]
     return [s["op"].split("@")[0] for s in report.swapped], *results
+
+
+def left(write, given, folder):
+    """The operators that are there when all is substituted in the exported model."""
+    graph = opgraft.load(opgraft.export(Net(write), *map(opgraft.Tensor, given), file_name=str(folder / "net")))
+    rewrite.substitute(graph)
+    return [n["op"] for n in graph.nodes]
 
 
 def close(got, want, roundings, scale=0.0):
