@@ -68,11 +68,14 @@ def mindspore_halves(ms):
     return f
 
 
-def mindspore_gelu(ms):
-    def f(x):
-        return ms.ops.gelu(x, approximate="tanh")
+def mindspore_gelu(approximate):
+    def build(ms):
+        def f(x):
+            return ms.ops.gelu(x, approximate=approximate)
 
-    return f
+        return f
+
+    return build
 
 
 def mindspore_gelu_grad(ms):
@@ -82,13 +85,6 @@ def mindspore_gelu_grad(ms):
 
     def f(x, dy):  # GeLUGrad's third operand, the forward result, is not read
         return grad(dy, x, x)
-
-    return f
-
-
-def mindspore_erf_gelu(ms):
-    def f(x):
-        return ms.ops.gelu(x, approximate="none")
 
     return f
 
@@ -187,7 +183,7 @@ ROWS = [
             numpy=numpy_gelu,
             torch=lambda torch: lambda x: torch.nn.functional.gelu(x, approximate="tanh"),
             onnx=lambda g, x: g.node("Gelu", x, approximate="tanh"),
-            mindspore=mindspore_gelu,
+            mindspore=mindspore_gelu("tanh"),
         )
         for m, n in ((1, 4096), (512, 3072))
     ),
@@ -210,7 +206,7 @@ ROWS = [
         attrs={"approximate": "none"}, flops=10 * 512 * 3072, target=1.0, mindspore_target=3.0,
         torch=lambda torch: torch.nn.functional.gelu,
         onnx=lambda g, x: g.node("Gelu", x),
-        mindspore=mindspore_erf_gelu,
+        mindspore=mindspore_gelu("none"),
         missing={"numpy": "NumPy has no erf"},
     ),
     Row(
