@@ -17,6 +17,7 @@ bool merge_common(Graph &graph, const Registry &registry);
 // that computes it, or any graph with free inputs and a replacement graph with the same inputs.
 // A rule may come from functions instead of graphs: then `pattern` only says where to look, and both sides are
 // traced for the dtypes and shapes found there.
+struct Pattern;
 struct Rule {
   // Gets a graph with the inputs, adds nodes and sets the outputs. Throws where the function does not take them.
   using Trace = std::function<void(const std::shared_ptr<Graph> &)>;
@@ -25,6 +26,7 @@ struct Rule {
   std::string program;  // pattern text; empty where `pattern` is given
   std::shared_ptr<const Graph> pattern, replacement;
   Trace trace_pattern{}, trace_replacement{};  // both or neither
+  std::shared_ptr<const Pattern> parsed{};     // the program, where it was read already
 };
 
 struct Swap {

@@ -1,5 +1,7 @@
 // Patterns of `replaces:`: small programs in primitive names, and their matching.
 //
+//   What stands in braces, "{" text { "|" text } "}", is one of these texts, whatever they are parts of; settings at the
+//   end of one go behind those of the program. spellings() writes every choice out.
 //   program := { name "=" call newline } result { "," result } [ "->" setting { "," setting } ]
 //              a further result stands on the way to the first, or takes an input that the first takes, too
 //   call    := Primitive "(" arg { "," arg } { "," attr "=" want } ")"
@@ -95,6 +97,9 @@ FindOp find_in(const Registry &registry);
 // nothing of the op's: it would match anything and be dropped. strict: also where a call can match no registered op.
 Pattern op_pattern(const std::string &program, const Manifest &op, const FindOp &find, bool strict = false);
 std::string quoted(const std::string &program);  // on one line
+// The programs that one with alternatives stands for: Mul(x, {a|b}) is Mul(x, a) and Mul(x, b). At most kMostSpellings.
+constexpr size_t kMostSpellings = 1024;
+std::vector<std::string> spellings(const std::string &program, const std::string &origin);
 // A graph as a pattern; its inputs become variables by name.
 enum class Fit {
   kShape,  // operators and how they hang together: what can be said before dtypes and ranks are known

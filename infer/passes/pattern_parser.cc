@@ -30,7 +30,7 @@ class Parser {
         skip(false);
         Pattern::Arg a = arg();
         if (a.kind != Pattern::Arg::kNode) fail("a call after '='");
-        p_.calls[size_t(a.node)].label = name;
+        if (std::string &label = p_.calls[size_t(a.node)].label; label.empty()) label = name;
         if (!p_.labels.emplace(name, a).second) fail("a new name, '" + name + "' is taken");
         continue;
       }

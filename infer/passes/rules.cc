@@ -35,6 +35,28 @@ static void warn_once(const std::string &line) {
   if (said.insert(line).second) fmt::print(stderr, "{}\n", line);
 }
 
+// Every spelling in an op's `replaces:`; of one that is wrong, a line on stderr.
+static std::vector<std::pair<std::string, std::shared_ptr<const Pattern>>> patterns_of(const Op &op,
+                                                                                       const Registry &registry) {
+  std::vector<std::pair<std::string, std::shared_ptr<const Pattern>>> out;
+  const auto or_say = [&](auto &&read) {
+    try {
+      read();
+    } catch (const Error &e) {
+      warn_once(fmt::format("opgraft: {}: left out: {}", op.path, e.what()));
+    }
+  };
+  for (auto &program : op.manifest.replaces)
+    or_say([&] {
+      for (auto &spelling : spellings(program, op.spec()))
+        or_say([&] {
+          out.emplace_back(spelling,
+                           std::make_shared<Pattern>(op_pattern(spelling, op.manifest, find_in(registry))));
+        });
+    });
+  return out;
+}
+
 std::vector<Rule> rules_of(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
   // ones, so that a fused op is built up from what is already fused; but a rule for sparse constants, which hold for
@@ -52,15 +74,10 @@ std::vector<Rule> rules_of(const Registry &registry) {
   std::set<std::string> grafts, fusing, called;
   for (auto &op : registry.list()) {
     if (registry.resolve(op->name()) != op) continue;  // an older version
-    for (auto &program : op->manifest.replaces) {
-      Pattern p;
-      try {
-        p = op_pattern(program, op->manifest, find_in(registry));
-      } catch (const Error &e) {
-        warn_once(fmt::format("opgraft: {}: left out: {}", op->path, e.what()));
-        continue;
-      }
+    for (auto &[program, parsed] : patterns_of(*op, registry)) {
+      const Pattern &p = *parsed;
       all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, p.calls.size()});
+      all.back().rule.parsed = parsed;
       all.back().sparse = std::any_of(p.settings.begin(), p.settings.end(),
                                       [](auto &s) { return s.kind == Pattern::Setting::kDensity; });
       all.back().siblings = p.siblings();
@@ -109,8 +126,10 @@ Check examine_replaces(const std::filesystem::path &file, const Registry &regist
   std::string wrong;
   for (auto &e : library->entries())
     for (auto &program : e.manifest.replaces) try {
-        ++patterns;
-        op_pattern(program, e.manifest, find, true);
+        for (auto &spelling : spellings(program, e.manifest.name + "@" + e.manifest.version)) {
+          ++patterns;
+          op_pattern(spelling, e.manifest, find, true);
+        }
       } catch (const Error &error) {
         wrong += (wrong.empty() ? "" : "; ") + std::string(error.what());
       }

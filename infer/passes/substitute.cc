@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 #include <tuple>
+#include <unordered_set>
 
 #include "infer/passes/passes.h"
 #include "infer/passes/pattern.h"
@@ -20,6 +21,7 @@ class Substituter {
   Substituter(Graph &g, const Registry &registry, const std::set<std::string> &excluded, bool prove)
       : g_(g), registry_(registry), excluded_(excluded), prove_(prove), first_new_(ValueId(g.value_count())) {
     renumber();
+    for (NodeId id : g_.order()) present_.insert(g_.node(id).op);
   }
 
   Report run(const std::vector<Rule> &rules) {
@@ -40,6 +42,7 @@ class Substituter {
     }
     NodeId add(const std::string &spec, const std::vector<ValueId> &inputs, const Attrs &attrs, std::string name) {
       nodes.push_back(to.g_.add_node(to.registry_, spec, inputs, attrs, std::move(name)));
+      to.present_.insert(to.g_.node(nodes.back()).op);
       return nodes.back();
     }
     Substituter &to;
@@ -47,16 +50,22 @@ class Substituter {
     bool kept = false;
   };
 
+  Pattern read_pattern(const Rule &rule, const Op *op) const {
+    if (rule.pattern) return pattern_of(*rule.pattern, rule.trace_pattern ? Fit::kShape : Fit::kGiven);
+    return op ? op_pattern(rule.program, op->manifest, find_in(registry_)) : parse_pattern(rule.program, rule.name);
+  }
+
   void apply(const Rule &rule) {
     OpPtr op = rule.op.empty() ? nullptr : registry_.resolve(rule.op);
-    Pattern pattern = rule.pattern ? pattern_of(*rule.pattern, rule.trace_pattern ? Fit::kShape : Fit::kGiven)
-                      : op         ? op_pattern(rule.program, op->manifest, find_in(registry_))
-                                   : parse_pattern(rule.program, rule.name);
+    const auto read = rule.parsed ? rule.parsed : std::make_shared<const Pattern>(read_pattern(rule, op.get()));
+    const Pattern &pattern = *read;
+    const auto absent = [&](const Pattern::Call &c) { return !present_.count(c.op); };
+    if (std::any_of(pattern.calls.begin(), pattern.calls.end(), absent)) return;
     const std::string &root_op = pattern.calls[size_t(pattern.results[0].node)].op;
-    users_ = g_.users();
     std::vector<NodeId> roots;
     for (NodeId id : g_.order())
       if (g_.node(id).op == root_op) roots.push_back(id);
+    users_ = g_.users();
     for (NodeId root : roots) {
       if (g_.node(root).dead) continue;
       Match m;
@@ -338,6 +347,7 @@ class Substituter {
   const std::set<std::string> &excluded_;
   const bool prove_;
   const ValueId first_new_;  // values from here on are the swaps' own
+  std::unordered_set<std::string> present_;  // operators that the graph has, or had: most rules are for none of these
   std::map<ValueId, ValueId> origin_;
   std::set<std::tuple<std::string, std::string, std::string>> reported_;
   Users users_;

@@ -269,6 +269,38 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
   }
 }
 
+TEST(Pattern, WhatStandsInBracesIsEachOfItsAlternatives) {
+  using Spellings = std::vector<std::string>;
+  EXPECT_EQ(spellings("Mul(x, y)", "test"), (Spellings{"Mul(x, y)"}));
+  EXPECT_EQ(spellings("{Add|Sub}(x, {y|Neg({y|z})|})", "test"),
+            (Spellings{"Add(x, y)", "Add(x, Neg(y))", "Add(x, Neg(z))", "Add(x, )", "Sub(x, y)", "Sub(x, Neg(y))",
+                       "Sub(x, Neg(z))", "Sub(x, )"}));
+  EXPECT_EQ(spellings("{a = Neg(x)\n|}Mul(x, p=\"{|}\")", "test"),
+            (Spellings{"a = Neg(x)\nMul(x, p=\"{|}\")", "Mul(x, p=\"{|}\")"}));
+  // An alternative's own settings come behind those of all.
+  EXPECT_EQ(spellings("Neg({Mul(x, s)|Div(x, s) -> s=1/s, t={1|2} }) -> rank(x)=2", "test"),
+            (Spellings{"Neg(Mul(x, s)) -> rank(x)=2", "Neg(Div(x, s)) -> rank(x)=2, s=1/s, t=1",
+                       "Neg(Div(x, s)) -> rank(x)=2, s=1/s, t=2"}));
+  EXPECT_EQ(spellings("Neg({x|y -> a=-1})\n", "test"), (Spellings{"Neg(x)", "Neg(y) -> a=-1"}));
+}
+
+TEST(Pattern, BracesThatDoNotMatchOrSayTooMuchAreRefused) {
+  std::string many;
+  for (int i = 0; i < 11; ++i) many += "{a|b}";  // 2048
+  const std::pair<std::string, const char *> wrong[] = {{"Mul({x|y)", "'}' to close '{'"},
+                                                        {"Mul(x|y)", "'|' within '{' and '}'"},
+                                                        {"Mul(x}, y)", "'{' before '}'"},
+                                                        {"Mul(x, p=\"{)", "a closing quote"},
+                                                        {std::string(17, '{') + std::string(17, '}'), "less nesting"},
+                                                        {many, "at most 1024 spellings"}};
+  for (auto &[program, what] : wrong) try {
+      spellings(program, "Norm@1.0.0");
+      ADD_FAILURE() << program;
+    } catch (const Error &e) {
+      EXPECT_EQ(std::string(e.what()), "Norm@1.0.0: pattern " + quoted(program) + ": expected " + what);
+    }
+}
+
 TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
   for (const char *text : {"",
                            "Mul(",
