@@ -68,6 +68,8 @@ class Graph {
   const Node &node(NodeId id) const { return nodes_[size_t(id)]; }
   Node &node(NodeId id) { return nodes_[size_t(id)]; }
   size_t value_count() const { return values_.size(); }
+  // Room for so many; a small graph is then made in one piece.
+  void reserve(size_t values, size_t nodes) { values_.reserve(values), nodes_.reserve(nodes), order_.reserve(nodes); }
   // Nodes in execution order, dead ones left out.
   const std::vector<NodeId> &order() const { return order_; }
   void set_order(std::vector<NodeId> order) { order_ = std::move(order); }

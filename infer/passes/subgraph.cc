@@ -69,6 +69,9 @@ std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes,
                                const std::vector<ValueId> &results, const Registry &registry) {
   auto out = std::make_shared<Graph>("fallback");
   out->symbols = g.symbols;
+  size_t values = inputs.size();
+  for (NodeId id : nodes) values += g.node(id).inputs.size() + g.node(id).outputs.size();
+  out->reserve(values, nodes.size());
   std::map<ValueId, ValueId> to;
   for (ValueId v : inputs) to[v] = out->add_input(g.value(v).name, g.value(v).type);
   copy_nodes(g, nodes, *out, to, registry);

@@ -363,7 +363,7 @@ class Substituter {
 Report substitute(Graph &graph, const Registry &registry, const std::vector<Rule> &rules, const ProofOptions *proof) {
   std::set<std::string> excluded;
   std::vector<Left> refused;
-  const Graph before = graph;
+  const Graph &before = graph;  // until the end
   if (proof) vary_sizes(before, proof->inputs);  // no inputs: refuse before anything changes
   for (;;) {
     Graph after = before;
