@@ -42,9 +42,9 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
   constexpr int64_t kStrip = 4096;  // floats of x that stay in L1 while the panels go over them
   const int64_t m = g.m(), k = t.steps * t.taps, step = PixelVectors(g) * kLanes;
   const int64_t strip = std::max<int64_t>(1, kStrip / t.steps / step) * step;
-  // Of a sum without taps every tile fetches its share of the next strip.
+  // Of a sum without taps every tile fetches its share of the next strip: see kByLines.
   const int64_t outputs = std::min(m, p1 * kPanel) - p0 * kPanel;
-  const int64_t share = t.taps == 1 ? std::min(t.steps, (t.steps * kTileRows + outputs - 1) / outputs) : 0;
+  const int64_t share = kByLines && t.taps == 1 ? std::min(t.steps, (t.steps * kTileRows + outputs - 1) / outputs) : 0;
   t.ahead = strip;
   for (int64_t from = 0, to; from < b.count; from = to) {
     to = std::min(b.count, std::max(from, b.lead) + strip);
@@ -153,10 +153,10 @@ template <class T> void PixelRows(const Conv &g, const Band &b, const float *x, 
 }
 
 // Pixels up to the first whose channels begin cache lines, where planes are whole lines: vectors of others would be of
-// two lines each, for every output channel. Less than a band's grain.
+// two lines each, for every output channel. Less than a band's grain. 0 where that matters little.
 inline int64_t ToLine(const void *x, int64_t plane) {
   const auto at = reinterpret_cast<uintptr_t>(x) / sizeof(float);
-  return plane % kConvLine ? 0 : int64_t(-at % uintptr_t(kConvLine));
+  return !kByLines || plane % kConvLine ? 0 : int64_t(-at % uintptr_t(kConvLine));
 }
 
 template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
