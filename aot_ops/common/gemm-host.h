@@ -34,11 +34,17 @@ struct GemmProblem {
   // B holds int8_t, which `offset` is added to (where there is one) and `scale` multiplies, by column.
   bool int8 = false, has_offset = false;
   const float *scale = nullptr, *offset = nullptr;
+  bool pairs = false;  // rows of A are read in pairs of bfloat16, as B is packed: see Bf16Pair
 
-  // A is read in place unless it must be widened or transposed, or its rows, a multiple of 4 KiB apart,
-  // would all fall into one set of the L1 cache.
-  bool copies_a() const { return dtype != OPGRAFT_FLOAT32 || a.column_stride != 1 || (k * 4 % 4096 == 0 && m > 1); }
-  int64_t lda() const { return copies_a() ? (k + 15) / 16 * 16 + 16 : a.row_stride; }
+  int64_t steps() const { return pairs ? (k + 1) / 2 : k; }
+  // A is read in place unless it must be widened or transposed, a pair would be of two rows, or its rows, a multiple of
+  // 4 KiB apart, would all fall into one set of the L1 cache.
+  bool copies_a() const {
+    const bool words = (k | a.row_stride) % 2 == 0 && reinterpret_cast<uintptr_t>(a.data) % 4 == 0;
+    const bool whole = pairs ? words : dtype == OPGRAFT_FLOAT32;
+    return !whole || a.column_stride != 1 || (steps() * 4 % 4096 == 0 && m > 1);
+  }
+  int64_t lda() const { return copies_a() ? (steps() + 15) / 16 * 16 + 16 : a.row_stride / (pairs ? 2 : 1); }
   uint64_t a_floats() const { return copies_a() ? uint64_t(a_count * m * lda()) : 0; }
 };
 

@@ -22,11 +22,13 @@ struct ProductKernels {
   decltype(PackPanels_simd(0)) pack;
   decltype(Skinny_simd(0)) skinny;  // null: B is never read in place
   decltype(SkinnySum_simd(0)) skinny_sum;
-  int64_t element;  // bytes of an element of B in a panel
+  int64_t element;     // bytes of an element of B in a panel, or of a pair
+  bool pairs = false;  // B is packed in pairs of its rows
+  int64_t packed_floats(const GemmProblem &p) const { return ::opgraft::packed_floats(pairs ? (p.k + 1) / 2 : p.k, p.n); }
 };
 inline ProductKernels product_kernels(int32_t dtype) {
-  return {GemmPanels_simd(dtype), PackPanels_simd(dtype), Skinny_simd(dtype), SkinnySum_simd(dtype),
-          PanelElement_simd(dtype)()};
+  return {GemmPanels_simd(dtype),   PackPanels_simd(dtype),      Skinny_simd(dtype),
+          SkinnySum_simd(dtype),    PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_dot()};
 }
 
 // Packing goes by pieces of 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at once.
@@ -50,7 +52,7 @@ inline int64_t b_element(const GemmProblem &p) { return p.int8 ? 1 : int64_t(dty
 inline int64_t b_bytes(const GemmProblem &p) { return p.k * p.n * b_element(p); }
 // Bytes of all of packed B.
 inline uint64_t packed_bytes(const GemmProblem &p, const ProductKernels &f) {
-  return uint64_t(p.b_count * packed_floats(p.k, p.n)) * uint64_t(f.element);
+  return uint64_t(p.b_count * f.packed_floats(p)) * uint64_t(f.element);
 }
 // Packs a constant B, for GemmProblem::packed.
 inline void pack_b(const GemmProblem &p, const ProductKernels &f, void *dst) {
@@ -59,7 +61,7 @@ inline void pack_b(const GemmProblem &p, const ProductKernels &f, void *dst) {
     MatrixRef b = p.b;
     b.data = static_cast<const char *>(b.data) + i * b_bytes(p);
     for (int64_t u = 0; u < units.count(); ++u)
-      units.pack(f.pack, b, p.k, p.n, u, static_cast<char *>(dst) + i * packed_floats(p.k, p.n) * f.element);
+      units.pack(f.pack, b, p.k, p.n, u, static_cast<char *>(dst) + i * f.packed_floats(p) * f.element);
   }
 }
 
@@ -96,7 +98,19 @@ inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f,
   return a + (in_place(p, f) ? SkinnyUnits(p, f).partial_bytes(p) : packed_bytes(p, f));
 }
 
-// Rows of A as float32 where they are not read in place.
+// Rows [row, row + rows) of A as pairs, `lda` words apart.
+inline void pair_rows(const GemmProblem &p, const uint16_t *a, int64_t row, int64_t rows, uint16_t *to) {
+  a += row * p.a.row_stride;
+  for (int64_t i = 0; i < rows; ++i, to += 2 * p.lda()) {
+    const uint16_t *from = a + i * p.a.row_stride;
+    if (p.a.column_stride == 1) std::memcpy(to, from, size_t(p.k) * 2);
+    else
+      for (int64_t l = 0; l < p.k; ++l) to[l] = from[l * p.a.column_stride];
+    if (p.k % 2) to[p.k] = 0;
+  }
+}
+
+// Rows of A as float32, or pairs, where they are not read in place.
 inline void widen_a(Context &c, const GemmProblem &p, float *to) {
   const int64_t element = int64_t(dtype_size(p.dtype)), lda = p.lda();
   const auto widen = Widen_simd(p.dtype);
@@ -106,22 +120,29 @@ inline void widen_a(Context &c, const GemmProblem &p, float *to) {
                      const int64_t matrix = i / p.m, row = i % p.m, rows = std::min(end - i, p.m - row);
                      MatrixRef from = p.a;
                      from.data = static_cast<const char *>(p.a.data) + matrix * p.m * p.k * element;
-                     widen(from, p.k, row, row + rows, to + matrix * p.m * lda, lda);
+                     float *matrix_to = to + matrix * p.m * lda;
+                     if (p.pairs)
+                       pair_rows(p, static_cast<const uint16_t *>(from.data), row, rows,
+                                 reinterpret_cast<uint16_t *>(matrix_to + row * lda));
+                     else widen(from, p.k, row, row + rows, matrix_to, lda);
                      i += rows;
                    }
                  });
 }
 
-// A as float32: where it lies, or widened to `to`.
+// A as float32 or pairs: where it lies, or in `to`.
 inline const float *float_rows(Context &c, const GemmProblem &p, void *to) {
   if (!p.copies_a()) return static_cast<const float *>(p.a.data);
   widen_a(c, p, static_cast<float *>(to));
   return static_cast<const float *>(to);
 }
 
-// The first product, by float32 rows of A and packed B.
+inline Tiles tiles_of(const GemmProblem &p, int64_t n, const ProductKernels &f, int threads) {
+  return choose_tiles(p.m, n, p.steps(), TileRows_simd()(), PanelWidth_simd()(), f.element, threads);
+}
+// The first product, by rows of A and packed B.
 inline GemmTile first_tile(const GemmProblem &p, const float *a, const void *b, int64_t kc) {
-  return {a, p.lda(), b, p.c, p.n, p.bias, p.residual, p.m, p.n, p.k, p.activation, kc, p.scale, p.offset};
+  return {a, p.lda(), b, p.c, p.n, p.bias, p.residual, p.m, p.n, p.steps(), p.activation, kc, p.scale, p.offset};
 }
 
 // Units of work over packed B: a block of rows times a few panels.
@@ -131,7 +152,7 @@ struct PackedUnits {
   PackedUnits(const GemmProblem &p, const Tiles &t)
       : t(t),
         m(p.m),
-        k(p.k),
+        k(p.steps()),
         panels(panel_count(p.n)),
         blocks((p.m + t.rows - 1) / t.rows),
         groups((panels + t.panels - 1) / t.panels) {}
@@ -150,11 +171,13 @@ struct PackedUnits {
 
 // a_of(i), b_of(i): which matrix of A and B the product i takes.
 template <class AOf, class BOf>
-void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, const AOf &a_of, const BOf &b_of) {
+void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f, const AOf &a_of, const BOf &b_of) {
+  GemmProblem p = problem;
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
+  const bool skinny = !p.packed && in_place(p, f);
+  p.pairs = f.pairs && !skinny;
   const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
   const int64_t width = PanelWidth_simd()();
-  const bool skinny = !p.packed && in_place(p, f);
   const Scratch<char> memory(c, product_workspace(p, f, p.packed));
   auto take = [free = memory.get()](uint64_t bytes) mutable {
     char *at = free;
@@ -162,7 +185,7 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
     return at;
   };
   const float *a = float_rows(c, p, take(4 * p.a_floats()));
-  const int64_t next_a = p.m * (p.copies_a() ? lda : p.k);
+  const int64_t next_a = p.m * (p.copies_a() ? lda : p.steps());
   float *sums = nullptr;
   if (p.has_offset) {
     sums = reinterpret_cast<float *>(take(uint64_t(p.a_count * p.m) * 4));
@@ -184,16 +207,16 @@ void run_product(Context &c, const GemmProblem &p, const ProductKernels &f, cons
             const int64_t matrix = i / units.count();
             MatrixRef from = p.b;
             from.data = static_cast<const char *>(p.b.data) + matrix * b_bytes(p);
-            units.pack(f.pack, from, p.k, p.n, i % units.count(), copy + matrix * packed_floats(p.k, p.n) * f.element);
+            units.pack(f.pack, from, p.k, p.n, i % units.count(), copy + matrix * f.packed_floats(p) * f.element);
           }
         });
     b = copy;
   }
-  const Tiles t = choose_tiles(p.m, p.n, p.k, TileRows_simd()(), width, f.element, c.threads());
+  const Tiles t = tiles_of(p, p.n, f, c.threads());
   const auto tile_of = [&](int64_t product) {
     const int64_t am = a_of(product), at = product * p.m * p.n * element;
     GemmTile g =
-        first_tile(p, a + am * next_a, b ? b + b_of(product) * packed_floats(p.k, p.n) * f.element : nullptr, t.kc);
+        first_tile(p, a + am * next_a, b ? b + b_of(product) * f.packed_floats(p) * f.element : nullptr, t.kc);
     g.c = static_cast<char *>(p.c) + at;
     if (p.residual) g.residual = static_cast<const char *>(p.residual) + at;
     if (sums) g.row_sums = sums + am * p.m;
@@ -239,18 +262,19 @@ inline void run_product(Context &c, const GemmProblem &p, const ProductKernels &
 // Products of one A, each by a B of its own: the bits of run_product. Where every B is packed A is widened once and
 // the threads are called once.
 template <size_t kCount>
-void run_products(Context &c, const std::array<GemmProblem, kCount> &products, const ProductKernels &f) {
+void run_products(Context &c, std::array<GemmProblem, kCount> products, const ProductKernels &f) {
   const GemmProblem &p = products[0];
   if (!std::ranges::all_of(products, [](auto &of) { return of.packed; })) {
     for (auto &of : products) run_product(c, of, f);
     return;
   }
   if (p.m == 0) return;
+  for (auto &of : products) of.pairs = f.pairs;
   const Scratch<char> memory(c, product_workspace(p, f, true));
   const float *a = float_rows(c, p, memory.get());
   int64_t n = 0;
   for (auto &of : products) n += of.n;
-  const Tiles t = choose_tiles(p.m, n, p.k, TileRows_simd()(), PanelWidth_simd()(), f.element, c.threads());
+  const Tiles t = tiles_of(p, n, f, c.threads());
   std::array<int64_t, kCount + 1> first{};  // unit of each product, of all together
   for (size_t i = 0; i < kCount; ++i) first[i + 1] = first[i] + PackedUnits(products[i], t).count();
   c.parallel_for(first[kCount], PackedUnits(p, t).grain(), [&](int64_t begin, int64_t end) {

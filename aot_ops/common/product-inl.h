@@ -126,11 +126,15 @@ HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, 
   else PanelsInPieces<T, B>(g, p0, p1, m0, m1);
 }
 template <class T> void GemmPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  PanelsOf<T, PanelType<T>>(g, p0, p1, m0, m1);
+  OfPanel<T>([&](auto panel) HWY_ATTR { PanelsOf<T, decltype(panel)>(g, p0, p1, m0, m1); });
 }
 
-// Bytes of an element of T in a panel.
-template <class T> int64_t PanelElement() { return sizeof(PanelType<T>); }
+// Bytes of an element of T in a panel, or of a pair of them.
+template <class T> int64_t PanelElement() {
+  int64_t bytes = 0;
+  OfPanel<T>([&](auto panel) { bytes = sizeof panel; });
+  return bytes;
+}
 
 // The columns of panels [p0, p1) at rows [k0, k1) of B[k, n] (row_stride between k, column_stride between n) into
 // dst, the whole packed B. One element of T becomes one of the panel's, unchanged.
@@ -183,9 +187,42 @@ void PackInto(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, 
     }
   }
 }
+// The same in pairs of rows; k0 is even, and what lies behind an odd k is 0.
+inline void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1,
+                      Bf16Pair *dst) {
+  constexpr int64_t kRows = 16;
+  uint16_t block[kRows][kPanel];
+  const auto *data = static_cast<const uint16_t *>(b.data);
+  const int64_t steps = (k + 1) / 2;
+  for (int64_t from = k0; from < k1; from += kRows) {
+    const int64_t rows = std::min(kRows, k1 - from);
+    for (int64_t p = p0; p < p1; ++p) {
+      const int64_t column = p * kPanel, width = std::min(n - column, kPanel);
+      const uint16_t *src = data + from * b.row_stride + column * b.column_stride;
+      if (width < kPanel || rows < kRows) std::memset(block, 0, sizeof block);
+      if (b.column_stride == 1) {
+        for (int64_t i = 0; i < rows; ++i) {
+          __builtin_prefetch(src + (i + kRows) * b.row_stride);
+          std::memcpy(block[i], src + i * b.row_stride, size_t(width) * 2);
+        }
+      } else {
+        for (int64_t j = 0; j < width; ++j)
+          for (int64_t i = 0; i < rows; ++i) block[i][j] = src[i * b.row_stride + j * b.column_stride];
+      }
+      Bf16Pair *to = dst + column * steps + from / 2 * kPanel;
+      for (int64_t i = 0; i < rows; i += 2)
+        for (int64_t j = 0; j < kPanel; ++j)
+          to[i / 2 * kPanel + j].both = block[i][j] | uint32_t(block[i + 1][j]) << 16;
+    }
+  }
+}
 template <class T>
 void PackPanels(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {
-  PackInto<T>(b, k, n, p0, p1, k0, k1, static_cast<PanelType<T> *>(dst));
+  OfPanel<T>([&](auto panel) HWY_ATTR {
+    using P = decltype(panel);
+    if constexpr (std::is_same_v<P, Bf16Pair>) PackPairs(b, k, n, p0, p1, k0, k1, static_cast<P *>(dst));
+    else PackInto<T>(b, k, n, p0, p1, k0, k1, static_cast<P *>(dst));
+  });
 }
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -21,7 +21,7 @@ namespace opgraft::HWY_NAMESPACE {
 
 // Products of T whose sums stay as they are, in float32.
 template <class T> void SumPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  PanelsOf<float, PanelType<T>>(g, p0, p1, m0, m1);
+  OfPanel<T>([&](auto panel) HWY_ATTR { PanelsOf<float, decltype(panel)>(g, p0, p1, m0, m1); });
 }
 template <class T>
 void SumSkinny(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1, int64_t k0, int64_t k1, float *partial) {
@@ -36,7 +36,7 @@ void GatedPanels(const GemmTile &gate, const GemmTile &up, int64_t p0, int64_t p
   for (int i = 0; i < 2; ++i) {
     GemmTile g = i == 0 ? gate : up;
     g.a += m0 * g.lda;
-    g.b = static_cast<const PanelType<T> *>(g.b) + column * g.k;
+    g.b = static_cast<const char *>(g.b) + column * g.k * PanelElement<T>();
     g.c = sums[i];
     g.n = g.ldc = width;  // with the zeros of the last panel
     SumPanels<T>(g, 0, p1 - p0, 0, m1 - m0);
@@ -116,12 +116,12 @@ void Products(Context &c) {
   run_products(c, p, product_kernels(p[0].dtype));
 }
 
-void GatedOfPacked(Context &c, const GemmProblem &gate, const GemmProblem &up) {
+void GatedOfPacked(Context &c, GemmProblem gate, GemmProblem up) {
+  gate.pairs = up.pairs = product_kernels(gate.dtype).pairs;
   const ProductKernels f = product_kernels(gate.dtype);
   const Scratch<char> memory(c, product_workspace(gate, f, true));
   const float *a = float_rows(c, gate, memory.get());
-  const PackedUnits units(
-      gate, choose_tiles(gate.m, gate.n, gate.k, TileRows_simd()(), PanelWidth_simd()(), f.element, c.threads()));
+  const PackedUnits units(gate, tiles_of(gate, gate.n, f, c.threads()));
   GemmTile g = first_tile(gate, a, gate.packed, units.t.kc), u = first_tile(up, a, up.packed, units.t.kc);
   const auto gated = GatedPanels_simd(gate.dtype);
   c.parallel_for(units.count(), std::max<int64_t>(1, units.grain() / 2), [&](int64_t begin, int64_t end) {

@@ -149,6 +149,8 @@ ROWS = [
     product("MatMul 2048", 2048, 2048, 2048, False, target=1.08, twin=3.0, twin_rows=8),
     product("MatMul 2048 weight", 2048, 2048, 2048, True, target=1.08, twin=3.0, twin_rows=8),
     linear("MatMul 8x4096x4096", 8, 4096, 4096, target=1.08),
+    linear("MatMul 512 bf16", 512, 512, 512, dtype="bfloat16", target=1.08),
+    linear("MatMul 128x768x3072 bf16", 128, 768, 3072, dtype="bfloat16", target=1.08),
     Row(
         "MatMul backward 512", "MatMulGrad", normal(*[(512, 512)] * 3), gradients, rtol=ULP, atol=sums(512),
         flops=4.0 * 512**3, target=1.08, numpy=gradients, torch=lambda torch: gradients, onnx=onnx_gradients,

@@ -58,6 +58,11 @@ inline int target() {
   return chosen;
 }
 
+// Products of pairs of bfloat16 may be added by AVX-512's vdpbf16ps; no target implies it.
+inline bool bf16_dot() {
+  static const bool has = target() == kAvx3 && __builtin_cpu_supports("avx512bf16");
+  return has;
+}
 // Dot products may use AVX-512's vpdpbusd; no target implies it.
 inline bool vnni() {
   static const bool has = target() == kAvx3 && __builtin_cpu_supports("avx512vnni");
