@@ -41,8 +41,8 @@ template <class T> struct PanelOf { using type = T; };
 template <> struct PanelOf<::opgraft::float16> { using type = float; };
 #endif
 template <class T> using PanelType = typename PanelOf<T>::type;
-// Where the machine multiplies pairs of bfloat16 a step of a panel is two rows of B: element (2 i, j) below (2 i + 1, j)
-// in a word. A row of A then is one of such pairs, read like floats.
+// Where the machine multiplies pairs of bfloat16 a step of a panel is two rows of B: element (2 i, j) below (2 i + 1,
+// j) in a word. A row of A then is one of such pairs, read like floats.
 struct Bf16Pair {
   uint32_t both;
 };

@@ -24,11 +24,13 @@ struct ProductKernels {
   decltype(SkinnySum_simd(0)) skinny_sum;
   int64_t element;     // bytes of an element of B in a panel, or of a pair
   bool pairs = false;  // B is packed in pairs of its rows
-  int64_t packed_floats(const GemmProblem &p) const { return ::opgraft::packed_floats(pairs ? (p.k + 1) / 2 : p.k, p.n); }
+  int64_t packed_floats(const GemmProblem &p) const {
+    return ::opgraft::packed_floats(pairs ? (p.k + 1) / 2 : p.k, p.n);
+  }
 };
 inline ProductKernels product_kernels(int32_t dtype) {
-  return {GemmPanels_simd(dtype),   PackPanels_simd(dtype),      Skinny_simd(dtype),
-          SkinnySum_simd(dtype),    PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_dot()};
+  return {GemmPanels_simd(dtype), PackPanels_simd(dtype),     Skinny_simd(dtype),
+          SkinnySum_simd(dtype),  PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_dot()};
 }
 
 // Packing goes by pieces of 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at once.
@@ -215,8 +217,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   const Tiles t = tiles_of(p, p.n, f, c.threads());
   const auto tile_of = [&](int64_t product) {
     const int64_t am = a_of(product), at = product * p.m * p.n * element;
-    GemmTile g =
-        first_tile(p, a + am * next_a, b ? b + b_of(product) * f.packed_floats(p) * f.element : nullptr, t.kc);
+    GemmTile g = first_tile(p, a + am * next_a, b ? b + b_of(product) * f.packed_floats(p) * f.element : nullptr, t.kc);
     g.c = static_cast<char *>(p.c) + at;
     if (p.residual) g.residual = static_cast<const char *>(p.residual) + at;
     if (sums) g.row_sums = sums + am * p.m;

@@ -138,6 +138,7 @@ Conv weights(const Arguments &c) {
   g.h.kernel = w.dim(int(at.h)), g.w.kernel = w.dim(int(at.w));
   g.h.stride = a.stride[0], g.w.stride = a.stride[1];
   g.h.dilation = a.dilation[0], g.w.dilation = a.dilation[1];
+  g.pairs = in_pairs(g);
   return g;
 }
 

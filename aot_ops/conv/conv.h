@@ -43,12 +43,16 @@ struct Conv {
   const float *scale = nullptr, *shift = nullptr;  // by output channel
   const float *packed = nullptr;                   // weights in the kernel's form
   bool winograd = false;                           // which is that of Winograd's tiles
+  bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
   ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }
   int64_t taps() const { return h.kernel * w.kernel; }
   int64_t k() const { return channels / groups * taps(); }
   int64_t m() const { return outputs / groups; }
+  // Channels of a group, or pairs of them, and what a pixel of y sees of these.
+  int64_t depth() const { return pairs ? (channels / groups + 1) / 2 : channels / groups; }
+  int64_t steps() const { return depth() * taps(); }
   // A row of x with its padding is held as one vector for every phase: columns that lie a stride apart.
   int64_t row_phases() const { return std::min(h.stride, h.span()); }
   int64_t phases() const { return std::min(w.stride, w.span()); }
@@ -69,10 +73,12 @@ struct Conv {
     constexpr int64_t kLeast = 32, kLeastProduct = 2048;
     const auto suits = [](const Window &v) { return v.kernel == 3 && v.stride == 1 && v.dilation == 1; };
     const int64_t each = channels / groups;
-    return suits(h) && suits(w) && std::min(each, m()) >= kLeast && each * m() >= kLeastProduct;
+    return !pairs && suits(h) && suits(w) && std::min(each, m()) >= kLeast && each * m() >= kLeastProduct;
   }
 };
 
+// Whether this machine multiplies the weights' channels in pairs.
+bool in_pairs(const Conv &g);
 // The kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
 // thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
 // pack works on groups [begin, end).

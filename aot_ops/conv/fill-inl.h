@@ -145,6 +145,30 @@ template <class T> void FillColumns(const Conv &g, const T *x, int64_t p0, int64
   }
 }
 
+// What a band sees of a group's channels: rows [first, last) of y with their padding, or these pixels.
+template <class T> void FillBand(const Conv &g, const T *x, int64_t first, int64_t last, float *dst) {
+  const bool padded = g.cut.source == ConvSource::kPadded;
+  const int64_t each = g.channels / g.groups, next = g.nhwc ? 1 : g.h.in * g.w.in;
+  const auto fill = [&](int64_t from, int64_t channels, float *to) {
+    if (padded) FillPadded(g, x + from * next, first, last, channels, to);
+    else FillColumns(g, x + from * next, first, last, channels, to);
+  };
+  if (!g.pairs) return fill(0, each, dst);
+  const hn::ScalableTag<float> d;
+  const hn::RebindToUnsigned<decltype(d)> du;
+  const int64_t wide = g.cut.stride * (padded ? 1 : g.taps());  // a channel's, whole vectors
+  float *two = dst + g.depth() * wide;
+  for (int64_t c = 0; c < each; c += 2, dst += wide) {
+    fill(c, std::min<int64_t>(2, each - c), two);
+    if (c + 1 == each) Zeros(two + wide, wide);
+    for (int64_t i = 0; i < wide; i += kLanes) {  // a widened bfloat16 is the upper half of its word
+      const auto low = hn::ShiftRight<16>(hn::BitCast(du, hn::LoadU(d, two + i)));
+      const auto high = hn::And(hn::BitCast(du, hn::LoadU(d, two + wide + i)), hn::Set(du, 0xffff0000u));
+      hn::StoreU(hn::BitCast(d, hn::Or(low, high)), d, dst + i);
+    }
+  }
+}
+
 // ReLU and ReLU6 as bounds; the instructions give their second operand where one is a NaN, so that it stays.
 struct ConvBounds {
   float low, high;

@@ -69,7 +69,7 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
           t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
           t.ahead_begin = std::min(fetched, t.steps - share), t.ahead_end = t.ahead_begin + share;
           fetched += share;
-          AnyTile<true>(rows, t, n);
+          AnyTile<true, T>(g.pairs, rows, t, n);
           if (!straight) PutPixels<T>(g, b, o, rows, q, n, t.sums);
         }
       }
@@ -95,7 +95,7 @@ template <class T> void ChannelLanes(const Conv &g, const Band &b, ConvTile t, c
         const int64_t pixel = b.first + q / b.line * b.wide + j;
         const int64_t at = (b.image * g.outputs + o) * g.pixels() + pixel;
         t.y = whole ? static_cast<float *>(g.y) + at : nullptr;
-        AnyTile<false>(rows, t, n);
+        AnyTile<false, T>(g.pairs, rows, t, n);
         if (whole) continue;
         if (g.nhwc) {
           for (int64_t r = 0; r < rows; ++r)
@@ -213,8 +213,7 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
       source = reinterpret_cast<const float *>(x) + first;
       t.stride = plane;
     } else if (*held != band) {
-      if (padded) FillPadded(g, x, first, last, each, filled);
-      else FillColumns(g, x, first, last, each, filled);
+      FillBand(g, x, first, last, filled);
       *held = band;
     }
     if (c.pixel_lanes) PixelLanes<T>(g, b, t, source, p0, p1);

@@ -38,8 +38,10 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double vectors = c.pixel_lanes ? std::ceil(positions / lanes) * m : pixels * std::ceil(m / lanes);
   // A vector that runs across the end of a row is stored in two parts; one of channels is turned.
   const double parts = padded && c.pixel_lanes ? rows * m * 25 : 0;
-  const double turned = c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
-  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * 3 + parts : pixels * m * turned;
+  // Half types do not go from registers.
+  const bool wide = g.dtype == OPGRAFT_FLOAT32;
+  const double turned = !wide ? 1.4 : c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
+  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * (wide ? 3 : 6) + parts : pixels * m * turned;
   double fill = 0;
   if (padded) {
     const double held = (rows + double((g.h.span() - 1) / g.h.stride)) * double(g.row_phases() * g.phases());
@@ -49,6 +51,7 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   } else if (c.source == ConvSource::kInPlace) {
     fill = k * pixels / 4;  // lines of 16 from L3
   }
+  if (g.pairs) fill *= 3;                                   // both channels, and the pairing
   const double weights = k * m / (k * m > 128e3 ? 4 : 16);  // read for every band, from L3 or L2
   // In place vectors of pixels are of two lines each where channels do not begin alike.
   const bool split = c.pixel_lanes && c.source == ConvSource::kInPlace && g.pixels() % kConvLine;
@@ -66,7 +69,8 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   c.stride = (c.stride + 15) / 16 * 16;
   if (c.source == ConvSource::kInPlace) c.stride += kConvLine;  // bands may begin later by less than a line
   if (c.stride % 256 == 0) c.stride += 16;                      // else all channels share a few sets of the L1
-  c.scratch = (scratch_head(c) + c.steps * c.stride + 2 * panel + 15) / 16 * 16;
+  const int64_t two = g.pairs ? 2 * (c.source == ConvSource::kPadded ? 1 : g.taps()) : 0;  // channels, to be paired
+  c.scratch = (scratch_head(c) + (c.steps + two) * c.stride + 2 * panel + 15) / 16 * 16;
 }
 
 // Few units: the output channels are cut, too, though whoever takes a part may have to fill the band again. Up to
@@ -104,6 +108,7 @@ double cut_bands(const Conv &g, ConvCut &c) {
 // Whether rows of what a pixel sees are worth their making: for many products of each element, of sums so long that a
 // panel of weights does not stay in L1 else. Windows that overlap would be written often.
 bool suits_rows(const Conv &g) {
+  if (g.pairs) return false;
   const int64_t panels = g.m() / PanelWidth_simd()();
   if (g.flat()) return panels >= 4 && g.k() >= (g.nhwc ? 16 : 256);
   return panels >= 8 && g.k() >= 256 && g.h.stride > 1 && g.w.stride > 1;
@@ -130,19 +135,37 @@ ConvCut cut_rows(const Conv &g) {
 
 }  // namespace
 
-int64_t general_packed_floats(const Conv &g) { return g.groups * packed_floats(g.k(), g.m()); }
+bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
+
+int64_t general_packed_floats(const Conv &g) { return g.groups * packed_floats(g.steps(), g.m()); }
+
+// Weights of a group as words of two channels, [O, C / 2, kH, kW].
+static void pair_weights(const Conv &g, const uint16_t *from, uint32_t *to) {
+  const int64_t taps = g.taps(), each = g.channels / g.groups;
+  for (int64_t o = 0; o < g.m(); ++o, from += each * taps)
+    for (int64_t c = 0; c < each; c += 2)
+      for (int64_t t = 0; t < taps; ++t) {
+        const auto at = [&](int64_t i) -> uint32_t {
+          return i < each ? from[g.nhwc ? t * each + i : i * taps + t] : 0;
+        };
+        *to++ = at(c) | at(c + 1) << 16;
+      }
+}
 
 void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
   const int64_t k = g.k(), m = g.m(), taps = g.taps(), each = k / taps, element = int64_t(dtype_size(g.dtype));
-  const auto kernels = gemm_kernels(g.dtype);
-  std::vector<float> turned(g.nhwc ? size_t(m * k) : 0);
+  const auto kernels = gemm_kernels(g.dtype), words = gemm_kernels(OPGRAFT_FLOAT32);
+  std::vector<float> turned(g.nhwc || g.pairs ? size_t(m * k) : 0);
   for (int64_t group = begin; group < end; ++group) {
     const char *from = static_cast<const char *>(g.weight) + group * m * k * element;
-    float *to = dst + group * packed_floats(k, m);
-    if (g.nhwc) {  // [kH, kW, C] to [C, kH, kW]
+    float *to = dst + group * packed_floats(g.steps(), m);
+    if (g.pairs) {
+      pair_weights(g, reinterpret_cast<const uint16_t *>(from), reinterpret_cast<uint32_t *>(turned.data()));
+      words.pack({turned.data(), 1, g.steps()}, g.steps(), m, 0, panel_count(m), to);
+    } else if (g.nhwc) {  // [kH, kW, C] to [C, kH, kW]
       for (int64_t o = 0; o < m; ++o)
         kernels.widen({from + o * k * element, 1, each}, taps, 0, each, turned.data() + o * k, taps);
-      gemm_kernels(OPGRAFT_FLOAT32).pack({turned.data(), 1, k}, k, m, 0, panel_count(m), to);
+      words.pack({turned.data(), 1, k}, k, m, 0, panel_count(m), to);
     } else {
       kernels.pack({from, 1, k}, k, m, 0, panel_count(m), to);
     }
@@ -162,7 +185,7 @@ void general_plan(Conv &g) {
     ConvCut c;
     c.source = source, c.pixel_lanes = pixel_lanes;
     const bool padded = source == ConvSource::kPadded;
-    c.steps = padded ? g.channels / g.groups : g.k();
+    c.steps = padded ? g.depth() : g.steps();
     c.taps = padded ? g.taps() : 1;
     c.size = padded ? g.h.out : g.pixels();
     const int64_t vectors = pixel_lanes && 2 * g.m() > TileRows_simd()() ? 2 : 4;

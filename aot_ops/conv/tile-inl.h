@@ -28,9 +28,9 @@ struct ConvTile {
   int64_t ahead_begin = 0, ahead_end = 0, ahead = 0;
 };
 constexpr int64_t kWidest = 4 * kLanes;
-// Tiles of few rows read so many vectors of pixels that it pays where these begin cache lines, and where each tile fetches
-// its share of later ones. With AVX-512's twelve rows both cost more than they bring (N = 32, 64x56x56: 1.25 of the time):
-// there every step fetches what lies kAhead floats behind its pixels.
+// Tiles of few rows read so many vectors of pixels that it pays where these begin cache lines, and where each tile
+// fetches its share of later ones. With AVX-512's twelve rows both cost more than they bring (N = 32, 64x56x56: 1.25 of
+// the time): there every step fetches what lies kAhead floats behind its pixels.
 constexpr bool kByLines = kTileRows < 8;
 constexpr int64_t kAhead = 64;
 
@@ -56,8 +56,9 @@ template <int V> HWY_INLINE void StoreTurned(const GemmVec (*rows)[V], int v, fl
   StoreBlocks(d, hn::InterleaveUpper(d, p2, p3), to + 3 * ld, ld);
 }
 
-// R rows of V vectors. kPixels: R output channels by V vectors of pixels; else R pixels by V vectors of channels.
-template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
+// R rows of V vectors. kPixels: R output channels by V vectors of pixels; else R pixels by V vectors of channels. B:
+// float, or Bf16Pair where words are of two channels.
+template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
   const hn::ScalableTag<float> d;
   GemmVec acc[R][V];
 #pragma GCC unroll 16
@@ -91,7 +92,7 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
     for (int r = 0; r < R; ++r) {
       const auto a = hn::Set(d, factors[r]);
 #pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
+      for (int v = 0; v < V; ++v) acc[r][v] = AddProducts<B>(a, b[v], acc[r][v]);
     }
     w += kPanel;
   };
@@ -151,32 +152,41 @@ template <bool kPixels, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
 }
 
 // As many vectors as n lanes need: at most two, or four where the registers hold them.
-template <bool kPixels, int R> HWY_INLINE void Widest(const ConvTile &t, int64_t n) {
+template <bool kPixels, class B, int R> HWY_INLINE void Widest(const ConvTile &t, int64_t n) {
   if constexpr (kPixels && 2 * R <= kTileRows) {
-    if (n > 2 * kLanes) return Tile<kPixels, R, 4>(t);
+    if (n > 2 * kLanes) return Tile<kPixels, B, R, 4>(t);
   }
-  if (n > kLanes) return Tile<kPixels, R, 2>(t);
-  return Tile<kPixels, R, 1>(t);
+  if (n > kLanes) return Tile<kPixels, B, R, 2>(t);
+  return Tile<kPixels, B, R, 1>(t);
 }
 
-template <bool kPixels> HWY_NOINLINE void AnyTile(int64_t rows, const ConvTile &t, int64_t n) {
+template <bool kPixels, class B> HWY_NOINLINE void AnyTileOf(int64_t rows, const ConvTile &t, int64_t n) {
   switch (rows) {
-    case 1: return Widest<kPixels, 1>(t, n);
-    case 2: return Widest<kPixels, 2>(t, n);
-    case 3: return Widest<kPixels, 3>(t, n);
-    case 4: return Widest<kPixels, 4>(t, n);
-    case 5: return Widest<kPixels, 5>(t, n);
-    case 6: return Widest<kPixels, 6>(t, n);
+    case 1: return Widest<kPixels, B, 1>(t, n);
+    case 2: return Widest<kPixels, B, 2>(t, n);
+    case 3: return Widest<kPixels, B, 3>(t, n);
+    case 4: return Widest<kPixels, B, 4>(t, n);
+    case 5: return Widest<kPixels, B, 5>(t, n);
+    case 6: return Widest<kPixels, B, 6>(t, n);
 #if HWY_TARGET <= HWY_AVX3
-    case 7: return Widest<kPixels, 7>(t, n);
-    case 8: return Widest<kPixels, 8>(t, n);
-    case 9: return Widest<kPixels, 9>(t, n);
-    case 10: return Widest<kPixels, 10>(t, n);
-    case 11: return Widest<kPixels, 11>(t, n);
-    case 12: return Widest<kPixels, 12>(t, n);
+    case 7: return Widest<kPixels, B, 7>(t, n);
+    case 8: return Widest<kPixels, B, 8>(t, n);
+    case 9: return Widest<kPixels, B, 9>(t, n);
+    case 10: return Widest<kPixels, B, 10>(t, n);
+    case 11: return Widest<kPixels, B, 11>(t, n);
+    case 12: return Widest<kPixels, B, 12>(t, n);
 #endif
     default: return;
   }
+}
+// T: of x; pairs: as Conv has it.
+template <bool kPixels, class T> HWY_INLINE void AnyTile(bool pairs, int64_t rows, const ConvTile &t, int64_t n) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, ::opgraft::bfloat16>) {
+    if (pairs) return AnyTileOf<kPixels, Bf16Pair>(rows, t, n);
+  }
+#endif
+  AnyTileOf<kPixels, float>(rows, t, n);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

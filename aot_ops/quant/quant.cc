@@ -34,9 +34,16 @@ template <class D, class T> HWY_INLINE hn::Vec<D> LoadWide(D d, const T *p) { re
 
 // To nearest even, saturating; NaN gives 0.
 template <class D> HWY_INLINE void Narrow(hn::Vec<D> v, D d, int8_t *p) {
+#if HWY_TARGET == HWY_AVX3
+  // What is too small becomes the least integer, which saturates.
+  const __m512i i = _mm512_maskz_cvtps_epi32(_mm512_cmp_ps_mask(v.raw, v.raw, _CMP_ORD_Q),
+                                             _mm512_min_ps(v.raw, _mm512_set1_ps(127.0f)));
+  _mm_storeu_si128(reinterpret_cast<__m128i *>(p), _mm512_cvtsepi32_epi8(i));
+#else
   const hn::Rebind<int8_t, D> d8;
   v = hn::IfThenElse(hn::IsNaN(v), hn::Zero(d), hn::Min(hn::Max(v, hn::Set(d, -128.0f)), hn::Set(d, 127.0f)));
   hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(v)), d8, p);
+#endif
 }
 template <class D, class T> HWY_INLINE void Narrow(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
 

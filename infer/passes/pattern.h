@@ -1,8 +1,8 @@
 // Patterns of `replaces:`: small programs in primitive names, and their matching.
 //
-//   What stands in braces, "{" text { "|" text } "}", is one of these texts, whatever they are parts of; settings at the
-//   end of one go behind those of the program. spellings() writes every choice out.
-//   program := { name "=" call newline } result { "," result } [ "->" setting { "," setting } ]
+//   What stands in braces, "{" text { "|" text } "}", is one of these texts, whatever they are parts of; settings at
+//   the end of one go behind those of the program. spellings() writes every choice out. program := { name "=" call
+//   newline } result { "," result } [ "->" setting { "," setting } ]
 //              a further result stands on the way to the first, or takes an input that the first takes, too
 //   call    := Primitive "(" arg { "," arg } { "," attr "=" want } ")"
 //   arg     := name [output] | number | "_" | call [output]

@@ -50,8 +50,7 @@ static std::vector<std::pair<std::string, std::shared_ptr<const Pattern>>> patte
     or_say([&] {
       for (auto &spelling : spellings(program, op.spec()))
         or_say([&] {
-          out.emplace_back(spelling,
-                           std::make_shared<Pattern>(op_pattern(spelling, op.manifest, find_in(registry))));
+          out.emplace_back(spelling, std::make_shared<Pattern>(op_pattern(spelling, op.manifest, find_in(registry))));
         });
     });
   return out;

@@ -346,7 +346,7 @@ class Substituter {
   const Registry &registry_;
   const std::set<std::string> &excluded_;
   const bool prove_;
-  const ValueId first_new_;  // values from here on are the swaps' own
+  const ValueId first_new_;                  // values from here on are the swaps' own
   std::unordered_set<std::string> present_;  // operators that the graph has, or had: most rules are for none of these
   std::map<ValueId, ValueId> origin_;
   std::set<std::tuple<std::string, std::string, std::string>> reported_;
@@ -363,7 +363,7 @@ class Substituter {
 Report substitute(Graph &graph, const Registry &registry, const std::vector<Rule> &rules, const ProofOptions *proof) {
   std::set<std::string> excluded;
   std::vector<Left> refused;
-  const Graph &before = graph;  // until the end
+  const Graph &before = graph;                   // until the end
   if (proof) vary_sizes(before, proof->inputs);  // no inputs: refuse before anything changes
   for (;;) {
     Graph after = before;
