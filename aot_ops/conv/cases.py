@@ -61,7 +61,8 @@ def scaled(x, weight, scale, shift, residual=0.0, activation="none", **attrs):
     return ACTIVATIONS[activation](y + residual)
 
 
-def fused(x, weight, bias, *more, **attrs):
+def fused(x, weight, bias=None, *more, **attrs):
+    bias = np.zeros(weight.shape[0]) if bias is None else bias
     return scaled(x, weight, np.ones(bias.size), bias, *more, **attrs)
 
 
@@ -92,7 +93,8 @@ def scaled_bound(u, x, weight, scale, shift, residual=0.0, activation="none", **
     return bound(u, x, weight, **attrs) * np.abs(channels(scale, **attrs)) + 2.0**-24 * rounded
 
 
-def fused_bound(u, x, weight, bias, *more, **attrs):
+def fused_bound(u, x, weight, bias=None, *more, **attrs):
+    bias = np.zeros(weight.shape[0]) if bias is None else bias
     return scaled_bound(u, x, weight, np.ones(bias.size), bias, *more, **attrs)
 
 
@@ -283,6 +285,12 @@ CASES = (
         for t in TOLERANCE
         for s in (SIZES[1], SIZES[2], SIZES[8])  # 3 x 3, 1 x 1, depthwise
         for r in (False, True)
+        for a in ACTIVATIONS
+    ]
+    + [  # without a bias
+        {**(made := follow("FusedConv2D", t, *s, False, a)), "inputs": made["inputs"][:2], "constant": range(1, 2)}
+        for t in TOLERANCE
+        for s in (SIZES[1], SIZES[2], SIZES[8], nhwc(*SIZES[1]), SIZES[3])
         for a in ACTIVATIONS
     ]
     + [follow("FusedConv2DBatchNorm", "float16", *SIZES[0], True, "relu6", "float32")]

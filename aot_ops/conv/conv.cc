@@ -73,8 +73,11 @@ void check_channels(InferContext &c, int i, const char *name, int64_t n, bool nh
   c.check(ok, std::string(name) + ".shape must be (" + std::to_string(n) + ",), got " + to_string(s));
 }
 
+// Inputs up to the residual: the bias may be left out.
+template <Form form> int folded(const Arguments &c) { return std::min(c.inputs(), kResidual[form]); }
+
 template <Form form> void Infer(InferContext &c) {
-  c.check_inputs(kResidual[form], form == kPlain ? 2 : kResidual[form] + 1);
+  c.check_inputs(form == kBias ? 2 : kResidual[form], form == kPlain ? 2 : kResidual[form] + 1);
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "weight", 0, "x");
   const Attributes a = attributes(c);
@@ -108,7 +111,7 @@ template <Form form> void Infer(InferContext &c) {
   y[at.w] = window_dim(c, {x[at.w], 0, kernel[1], a.stride[1], a.dilation[1], 0}, a.mode, a.pad[2], a.pad[3], "width");
   if constexpr (form != kPlain) activation(c);
   // Bias, scale and shift are of x's dtype, BatchNorm's parameters of one of their own.
-  for (int i = 2; i < kResidual[form]; ++i) {
+  for (int i = 2; i < folded<form>(c); ++i) {
     const char *name = kNames[form][i - 2];
     constexpr int own = form == kBatchNorm ? 2 : form == kBiasBatchNorm ? 3 : 8;
     if (i < own) c.check_same_dtype(i, name, 0, "x");
@@ -178,7 +181,7 @@ template <Form form> void fold(const Arguments &c, const Conv &g, float *constan
   for (int64_t i = 0; form != kPlain && i < g.outputs; ++i) {
     double factor = 1, sum = 0;
     if constexpr (form == kBias) {
-      sum = at(2, i);
+      sum = c.inputs() > 2 ? at(2, i) : 0;
     } else if constexpr (form == kAffine) {
       factor = at(2, i), sum = at(3, i);
     } else if constexpr (form != kPlain) {
@@ -211,7 +214,7 @@ template <Form form> void *Init(InferContext &c) {
   s->g = problem(c, c.input(1).known());
   plan(s->g);
   bool known = true;
-  for (int i = 2; i < kResidual[form]; ++i) known = known && c.input(i).known();
+  for (int i = 2; i < folded<form>(c); ++i) known = known && c.input(i).known();
   if (known) {
     s->constants.resize(size_t(constant_floats(s->g)));
     fold<form>(c, s->g, s->constants.data());

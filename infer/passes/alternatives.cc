@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "infer/passes/pattern.h"
 
 namespace opgraft::passes {
@@ -10,6 +12,8 @@ class Alternatives {
   Alternatives(const std::string &program, const std::string &origin) : whole_(program), origin_(origin) {}
 
   std::vector<std::string> all() {
+    constexpr auto kMost = 64;  // each is written out within the one before it
+    if (std::count(whole_.begin(), whole_.end(), '{') > kMost) fail(fmt::format("at most {} braces", kMost));
     expand(whole_);
     return std::move(out_);
   }

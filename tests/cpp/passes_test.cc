@@ -292,7 +292,8 @@ TEST(Pattern, BracesThatDoNotMatchOrSayTooMuchAreRefused) {
                                                         {"Mul(x}, y)", "'{' before '}'"},
                                                         {"Mul(x, p=\"{)", "a closing quote"},
                                                         {std::string(17, '{') + std::string(17, '}'), "less nesting"},
-                                                        {many, "at most 1024 spellings"}};
+                                                        {many, "at most 1024 spellings"},
+                                                        {std::string(65, '{'), "at most 64 braces"}};
   for (auto &[program, what] : wrong) try {
       spellings(program, "Norm@1.0.0");
       ADD_FAILURE() << program;

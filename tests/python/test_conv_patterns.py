@@ -83,6 +83,18 @@ def test_broadcast_and_clipped(bias, norm, fused, clip, layout, shape):
     assert off <= 2 * 5 * U * 4 * 36 * 3.5
 
 
+@pytest.mark.parametrize("clip", [c for c in CLIPS if c != "none"] + ["ReLU", "ReLU6"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_without_a_bias(clip, layout):
+    """nn.Conv2d has none unless it is asked for."""
+    x = normal(2, 4, 7, 9) if layout == "NCHW" else normal(2, 7, 9, 4)
+    after = {"ReLU": ops.relu, "ReLU6": ops.relu6, **CLIPS}[clip]
+    graph, off, _ = grafted(Exported(False, None, after, layout=layout), x)
+    assert operators(graph) == ["FusedConv2D"], str(graph)
+    assert f'activation="{clip.split(",")[0].lower()}"' in str(graph)
+    assert off == 0.0  # the same sums; what is added to them is 0
+
+
 @pytest.mark.parametrize("write", [
     lambda y: ops.minimum(ops.maximum(y, 0.0), 5.0), lambda y: ops.maximum(y, 0.5),
     lambda y: ops.minimum(y, 6.0), lambda y: ops.maximum(ops.minimum(y, 6.0), -1.0), lambda y: ops.clamp(y, 0, 5),
