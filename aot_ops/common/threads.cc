@@ -71,8 +71,9 @@ class Memory {
 struct Balance {
   static constexpr int64_t kMost = 2'000'000;        // won time that is remembered: a hiccup of the machine uses it up
   static constexpr int64_t kFirst = 4, kLast = 256;  // times the loss; doubled until sharing pays again
-  static constexpr int64_t kLeast = 200'000;         // a loss counts as this much
-  static constexpr int kSample = 8;                  // one loop of so many asks for the owner's CPU time
+  // A loss counts as this much at least and at most: a machine that stood still for a while has not lost a core.
+  static constexpr int64_t kLeast = 200'000, kWorst = 8'000'000;
+  static constexpr int kSample = 8;  // one loop of so many asks for the owner's CPU time
   std::atomic<int64_t> alone_until{0};
   int64_t sum = kMost, factor = kFirst, streak = 0;
   uint32_t loops = 0;
@@ -90,7 +91,7 @@ struct Balance {
     sum = std::min(sum + won, kMost);
     if (won > 0 && (streak += won) > 2 * kMost) factor = kFirst;
     if (sum >= 0) return;
-    alone_until.store(now() + factor * std::max(-sum, kLeast), std::memory_order_relaxed);
+    alone_until.store(now() + factor * std::clamp(-sum, kLeast, kWorst), std::memory_order_relaxed);
     factor = std::min(2 * factor, kLast);
     sum = streak = 0;
   }

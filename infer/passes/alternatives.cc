@@ -34,7 +34,7 @@ class Alternatives {
         at = text.find(c, at + 1);
         if (at == text.npos) fail("a closing quote");
       } else if (c == '{') {
-        if (++depth > 16) fail("less nesting");
+        ++depth;
       } else if (c == '}' && --depth < 0) {
         fail("'{' before '}'");
       }

@@ -159,6 +159,35 @@ TEST_F(Pool, LoopsRunAloneWhileWorkersHoldThemUpAndAreSharedAgainAfterwards) {
     again = loop();
   EXPECT_TRUE(again);
 }
+// The machine itself may stand still for as long: that is no neighbour, and must not cost seconds of one thread.
+TEST_F(Pool, AWorkerThatIsHeldUpOnceForHalfASecondIsBackSoon) {
+  using std::chrono::milliseconds, std::chrono::steady_clock;
+  std::atomic<bool> hold{false}, joined{false};
+  auto loop = [&] {
+    joined = false;
+    parallel_for(64, 1, [&](int64_t begin, int64_t end, int32_t worker) {
+      if (worker) joined = true;
+      if (worker && hold.exchange(false)) std::this_thread::sleep_for(milliseconds(500));
+      spin((end - begin) * std::chrono::microseconds(20));
+    });
+    return joined.load();
+  };
+  opgraft_set_threads(2);
+  ASSERT_TRUE(meet(2));
+  bool soon = false;
+  for (int attempt = 0; !soon && attempt < 5; ++attempt) {  // something else may take the core meanwhile
+    int shared = 0;
+    for (const auto begin = steady_clock::now(); shared < 100 && steady_clock::now() - begin < milliseconds(4000);)
+      shared += loop();
+    ASSERT_GT(shared, 0);
+    for (hold = true; hold;) loop();
+    const auto back = steady_clock::now();
+    while (!loop() && steady_clock::now() - back < milliseconds(4000)) {
+    }
+    soon = steady_clock::now() - back < milliseconds(400);
+  }
+  EXPECT_TRUE(soon);
+}
 // Whether it holds at some time within 20 s: on a busy machine threads come late.
 bool within_20_s(const std::function<bool()> &holds) {
   for (const auto begin = std::chrono::steady_clock::now();
