@@ -34,8 +34,9 @@ constexpr int64_t kBlockRows = 96, kBlockPanels = 4;
 // So few rows that B is better read where it lies, and their sums, 64 KiB of columns at a time.
 constexpr int64_t kSkinnyRows = 16, kSkinnyFloats = 16384;
 
-// C[m, n] = act((A[m, k] B[k, n] + row_sums[m] offset[n]) scale[n] + bias[n]) + residual[m, n]. A is float32, B is
-// packed (PackPanels); C, bias and residual are of the storage type T. Rows of C and residual are `ldc` apart.
+// C[m, n] = act((A[m, k] B[k, n] + row_sums[m] offset[n]) scale[n] + bias[n]) + residual[m, n]. A is float32, or rows
+// of Bf16Pair, of which k counts the pairs; B is packed (PackPanels); C, bias and residual are of the storage type T.
+// Rows of C and residual are `ldc` apart.
 struct GemmTile {
   const float *a;
   int64_t lda;

@@ -110,3 +110,41 @@ def test_without_a_bias(lead, by, act, tmp_path):
     if name != "silu":
         assert kept[0]["attrs"]["activation"] == name
     close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(given)).asnumpy(), want)
+
+
+class Maximum(nn.Cell):
+    def construct(self, y):
+        return ops.maximum(y, Tensor(0.0))
+
+
+class MinimumOfMaximum(nn.Cell):
+    def construct(self, y):
+        return ops.minimum(ops.maximum(y, Tensor(0.0)), Tensor(6.0))
+
+
+CLIPS = {nn.ReLU: "relu", nn.ReLU6: "relu6", Maximum: "relu", MinimumOfMaximum: "relu6"}
+
+
+@pytest.mark.parametrize("clip", CLIPS)
+def test_a_convolution_without_a_bias_takes_what_follows(clip, tmp_path):
+    """nn.Conv2d has none unless it is asked for."""
+    ms.set_context(mode=ms.GRAPH_MODE)
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.conv = nn.Conv2d(4, 6, 3, weight_init=Tensor(4 * normal(6, 4, 3, 3)))
+            self.clip = clip()
+
+        def construct(self, x):
+            return self.clip(self.conv(x))
+
+    net, x = Net(), normal(2, 4, 7, 9, seed=4)
+    want = net(Tensor(x)).asnumpy()
+    ms.export(net, Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    report = rewrite.substitute(graph, prove=(x,))
+    assert [n["op"] for n in graph.nodes] == ["FusedConv2D"], str(graph)
+    assert graph.nodes[0]["attrs"]["activation"] == CLIPS[clip]
+    assert not report.left, str(report)
+    close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), want)
