@@ -17,13 +17,13 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "aot_ops/common/balance.h"
+
 namespace {
 
 constexpr int kMostThreads = 256;
 constexpr int kSpins = 4000;  // about 50-100 µs: a model's next loop usually comes sooner
-// ns. A worker that sleeps comes some 25 µs after the loop, and waking it costs its caller 10: a loop is worth that if
-// its threads save more. Shorter ones are shared where so many follow each other, `kSoon`, that they add up to it.
-constexpr int64_t kWaking = 30'000, kSoon = 100'000;
+using opgraft::Balance, opgraft::kSoon, opgraft::kWaking;
 
 inline void pause() { __builtin_ia32_pause(); }
 
@@ -62,39 +62,6 @@ class Memory {
   static constexpr uint64_t kTime = (1u << 24) - 1;
   uint64_t key_;
   std::atomic<uint64_t> *slot_;
-};
-
-// Whether sharing loops pays. A worker whose core another process has taken holds its chunk for
-// milliseconds, and spins in the owner's place where both have one core left. What sharing won or lost
-// is summed; in the red, loops run on their own thread for a time many times the loss, then sharing is
-// tried again. All times in ns; written by the owner of the pool only.
-struct Balance {
-  static constexpr int64_t kMost = 2'000'000;        // won time that is remembered: a hiccup of the machine uses it up
-  static constexpr int64_t kFirst = 4, kLast = 256;  // times the loss; doubled until sharing pays again
-  // A loss counts as this much at least and at most: a machine that stood still for a while has not lost a core.
-  static constexpr int64_t kLeast = 200'000, kWorst = 8'000'000;
-  static constexpr int kSample = 8;  // one loop of so many asks for the owner's CPU time
-  std::atomic<int64_t> alone_until{0};
-  int64_t sum = kMost, factor = kFirst, streak = 0;
-  uint32_t loops = 0;
-
-  bool samples() { return ++loops % kSample == 0; }
-  // The owner did `mine` of `total` indices in `own` ns and then waited; `taken` of `own` it was not running, or -1:
-  // not asked.
-  void book(int64_t own, int64_t wait, int64_t taken, int64_t mine, int64_t total) {
-    const int64_t lost = std::max<int64_t>(taken, 0);
-    // Alone, it would have done the others' indices at its own pace.
-    const int64_t alone = mine > 0 ? int64_t(double(own - lost) * double(total - mine) / double(mine)) : own + wait;
-    int64_t won = alone - wait - lost;
-    // Without knowing what was taken only a loss is sure; those that know stand for the others.
-    won = taken < 0 ? std::min<int64_t>(won, 0) : kSample * won;
-    sum = std::min(sum + won, kMost);
-    if (won > 0 && (streak += won) > 2 * kMost) factor = kFirst;
-    if (sum >= 0) return;
-    alone_until.store(now() + factor * std::clamp(-sum, kLeast, kWorst), std::memory_order_relaxed);
-    factor = std::min(2 * factor, kLast);
-    sum = streak = 0;
-  }
 };
 
 // How many threads this thread was told that there are: what it has made room for, whatever another sets meanwhile.
@@ -231,7 +198,7 @@ struct Pool {
     open.store(false);
     for (int i = 0; inside.load() != 0; ++i) i < kSpins ? pause() : (void)sched_yield();
     if (mine > 0) took.set(int64_t(double(worked - awake) * double(total) / double(mine)));
-    balance.book(worked - begin, now() - worked, taken, mine, total);
+    balance.book(begin, worked, now(), taken, mine, total);
     busy.store(false, std::memory_order_release);
   }
 };

@@ -1,4 +1,5 @@
 // The shared pool: busy, forked, at the end of a process. (ThreadSanitizer runs what is named Threads.)
+#include "aot_ops/common/balance.h"
 #include "aot_ops/common/threads.h"
 
 #include <gtest/gtest.h>
@@ -132,6 +133,38 @@ TEST_F(Pool, BusyThreadsLeaveALoopToItsCaller) {
 void spin(std::chrono::microseconds time) {
   for (const auto begin = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begin < time;) {
   }
+}
+// Times in µs; the owner does `mine` of 16 indices.
+void book(opgraft::Balance &balance, int64_t begin, int64_t own, int64_t wait, int64_t mine) {
+  const int64_t ns = 1000, taken = balance.samples() ? 0 : -1;
+  balance.book(begin * ns, (begin + own) * ns, (begin + own + wait) * ns, taken, mine, 16);
+}
+// Its worker sleeps by then, and such a loop is over before it has come.
+TEST(PoolBalance, ShortLoopsAreSharedAgainAfterALoss) {
+  opgraft::Balance balance;
+  book(balance, 1000, 60, 250'000, 8);  // as a process that was stopped
+  int64_t at = balance.alone_until / 1000;
+  EXPECT_EQ(at, 1000 + 60 + 250'000 + 4 * 8000);
+  const int64_t until = balance.alone_until;
+  book(balance, at, 60, 1, 16), book(balance, at + 70, 20, 1, 16);
+  EXPECT_EQ(balance.alone_until, until) << "what the worker missed while it woke counts as a loss";
+  for (int i = 0; i < 20; ++i) book(balance, at += 100, 60, 2, 8);
+  EXPECT_TRUE(balance.proven());
+  for (int i = 0; i < 50; ++i) book(balance, at += 100, 60, 2, i % 8 ? 8 : 16);  // now and then it comes late
+  EXPECT_EQ(balance.alone_until, until);
+}
+TEST(PoolBalance, AWorkerThatDoesNotComeOrHoldsLoopsUpIsALoss) {
+  opgraft::Balance balance;
+  book(balance, 1000, 60, 3000, 8);
+  const int64_t first = balance.alone_until;
+  EXPECT_EQ(first / 1000, 1000 + 60 + 3000 + 4 * (3000 - 60 - 2000));
+  int64_t at = first / 1000;
+  for (int i = 0; i < 4; ++i) book(balance, at + i * 60, 60, 1, 16);
+  const int64_t second = balance.alone_until;
+  EXPECT_GE(second, first + 8 * 200'000) << "it never came";
+  at = second / 1000;
+  book(balance, at, 60, 3000, 16);
+  EXPECT_GE(balance.alone_until, second + 16 * 2'900'000) << "the first loop is free only if nothing is lost";
 }
 TEST_F(Pool, LoopsRunAloneWhileWorkersHoldThemUpAndAreSharedAgainAfterwards) {
   using std::chrono::milliseconds, std::chrono::steady_clock;
