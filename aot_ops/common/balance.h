@@ -23,11 +23,15 @@ struct Balance {
   static constexpr int kSample = 8;  // one loop of so many asks for the owner's CPU time; all do until sharing has won
   std::atomic<int64_t> alone_until{0};
   int64_t sum = kMost, factor = kFirst, streak = 0;
-  int64_t tried = INT64_MIN / 2;  // when the first loop began that was shared again; 0: none yet
+  int64_t tried = INT64_MIN / 2;  // when the first loop began that was shared again, or woke workers; 0: none yet
   uint32_t loops = 0;
 
   bool proven() const { return sum >= kLeast; }
   bool samples() { return !proven() || ++loops % kSample == 0; }
+  // Workers that sleep are woken: a new try, unless one has just begun and they have not come yet.
+  void wakes(int64_t begin) {
+    if (begin - tried > 8 * kSoon) tried = begin;
+  }
   // The owner did `mine` of `total` indices from `begin` to `worked`, then waited for the others until `end`; `taken`
   // of the former it was not running, or -1: not asked.
   void book(int64_t begin, int64_t worked, int64_t end, int64_t taken, int64_t mine, int64_t total) {

@@ -16,14 +16,16 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
 
 #include "aot_ops/common/balance.h"
+#include "aot_ops/common/loop_times.h"
 
 namespace {
 
 constexpr int kMostThreads = 256;
 constexpr int kSpins = 4000;  // about 50-100 µs: a model's next loop usually comes sooner
-using opgraft::Balance, opgraft::kSoon, opgraft::kWaking;
+using opgraft::Balance, opgraft::LoopTimes, opgraft::kSoon, opgraft::kWaking;
 
 inline void pause() { __builtin_ia32_pause(); }
 
@@ -41,32 +43,17 @@ void confine(pid_t owner, int32_t core) {
   if (CPU_COUNT(&set) > 0) sched_setaffinity(0, sizeof set, &set);
 }
 
-// What a loop of the same body and size took the last time on one thread, in ns; -1: not known. Two loops may be taken
-// for one: it is a guess.
-class Memory {
- public:
-  Memory(std::atomic<uint64_t> *slots, const void *body, int64_t total, int64_t grain) {
-    uint64_t h = reinterpret_cast<uintptr_t>(body);
-    for (auto v : {uint64_t(total), uint64_t(grain)}) h = (h ^ v) * 0x9e3779b97f4a7c15u, h ^= h >> 32;
-    key_ = h & ~kTime;
-    slot_ = &slots[h % kSlots];
-  }
-  int64_t get() const {
-    const uint64_t v = slot_->load(std::memory_order_relaxed);
-    return v && (v & ~kTime) == key_ ? int64_t(v & kTime) : -1;
-  }
-  void set(int64_t ns) { slot_->store(key_ | uint64_t(std::clamp<int64_t>(ns, 1, kTime)), std::memory_order_relaxed); }
-  static constexpr int kSlots = 64;
-
- private:
-  static constexpr uint64_t kTime = (1u << 24) - 1;
-  uint64_t key_;
-  std::atomic<uint64_t> *slot_;
-};
-
 // How many threads this thread was told that there are: what it has made room for, whatever another sets meanwhile.
 thread_local int32_t answered = 0;
 thread_local pid_t self = 0;  // asked for once
+
+// This thread's last loop, if its time is to be learnt.
+struct Ran {
+  LoopTimes loop;
+  bool shared;
+  int64_t begin, end;
+};
+thread_local std::optional<Ran> previous;
 
 struct Pool {
   std::atomic<uint32_t> generation{0};  // futex word: changes with every loop
@@ -75,8 +62,9 @@ struct Pool {
   std::atomic<int32_t> core{-1};   // where the owner of the last loop was
   std::atomic<pid_t> owner{0};     // which thread that is
   std::atomic<int64_t> last{0};    // when a loop that could be shared began, in ns
-  std::atomic<int64_t> spared{0};  // time of the loops since the last pause that were not worth waking a worker for
-  std::atomic<uint64_t> times[Memory::kSlots] = {};
+  std::atomic<int64_t> spared{
+      0};  // what sharing the loops since the last pause might have saved, had a worker been awake
+  LoopTimes::Slot times[LoopTimes::kSlots];
   std::atomic<bool> busy{false};
   std::atomic<bool> open{false};  // workers may join the current loop
   std::atomic<int64_t> next{0};
@@ -156,16 +144,22 @@ struct Pool {
     if (answered && answered < threads) threads = answered;
     if (threads < 2 || total <= grain) return f(a, 0, total, 0);
     const int64_t begin = now();
-    Memory took(times, reinterpret_cast<const void *>(f), total, grain);
+    LoopTimes loop_times(times, reinterpret_cast<const void *>(f), total, grain);
+    if (previous) previous->loop.ran(previous->shared, previous->begin, previous->end, begin);
+    previous.reset();
     const auto alone = [&] {
       f(a, 0, total, 0);
-      took.set(now() - begin);
+      previous = Ran{loop_times, false, begin, now()};
     };
     if (begin - last.exchange(begin, std::memory_order_relaxed) > kSoon) spared.store(0, std::memory_order_relaxed);
-    if (const int64_t ns = took.get(); ns >= 0 && sleeping.load(std::memory_order_relaxed) > 0) {
-      const int64_t sum = spared.load(std::memory_order_relaxed) + ns;
+    const int64_t gain = loop_times.gain(threads, begin);
+    const bool asleep = sleeping.load(std::memory_order_relaxed) > 0;
+    if (asleep) {
+      const int64_t sum = spared.load(std::memory_order_relaxed) + std::max<int64_t>(gain, 0);
       spared.store(sum, std::memory_order_relaxed);
-      if (sum - sum / threads < kWaking) return alone();
+      if (sum < kWaking) return alone();
+    } else if (gain <= 0) {
+      return alone();
     }
     bool free = false;
     if (begin < balance.alone_until.load(std::memory_order_relaxed) || !busy.compare_exchange_strong(free, true))
@@ -188,6 +182,7 @@ struct Pool {
     generation.fetch_add(1);
     int64_t awake = begin;
     if (sleeping.load() > 0) {
+      balance.wakes(begin);
       syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
       awake = now();
     }
@@ -197,8 +192,10 @@ struct Pool {
     for (int i = 0; done.load(std::memory_order_acquire) < total; ++i) i < kSpins ? pause() : (void)sched_yield();
     open.store(false);
     for (int i = 0; inside.load() != 0; ++i) i < kSpins ? pause() : (void)sched_yield();
-    if (mine > 0) took.set(int64_t(double(worked - awake) * double(total) / double(mine)));
-    balance.book(begin, worked, now(), taken, mine, total);
+    const int64_t end = now();
+    balance.book(begin, worked, end, taken, mine, total);
+    if (mine > 0) loop_times.estimate(int64_t(double(worked - awake) * double(total) / double(mine)));
+    if (!asleep && mine < total) previous = Ran{loop_times, true, begin, end};  // else a worker had to wake first
     busy.store(false, std::memory_order_release);
   }
 };

@@ -1,5 +1,6 @@
 // The shared pool: busy, forked, at the end of a process. (ThreadSanitizer runs what is named Threads.)
 #include "aot_ops/common/balance.h"
+#include "aot_ops/common/loop_times.h"
 #include "aot_ops/common/threads.h"
 
 #include <gtest/gtest.h>
@@ -165,6 +166,30 @@ TEST(PoolBalance, AWorkerThatDoesNotComeOrHoldsLoopsUpIsALoss) {
   at = second / 1000;
   book(balance, at, 60, 3000, 16);
   EXPECT_GE(balance.alone_until, second + 16 * 2'900'000) << "the first loop is free only if nothing is lost";
+}
+// A loop of 20 us, 25 to the next, that has run alone and shared.
+struct LoopTimesOf20us {
+  LoopTimesOf20us(int64_t shared, int64_t gap) {
+    for (int i = 0; i < 8; ++i) {
+      times.ran(true, 0, shared, shared + gap);
+      times.ran(false, 0, 20'000, 25'000);
+    }
+  }
+  int gains() const {  // of 256 spans
+    int n = 0;
+    for (int64_t i = 0; i < 256; ++i) n += times.gain(2, i * opgraft::LoopTimes::kSpan) > 0;
+    return n;
+  }
+  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+  opgraft::LoopTimes times{slots, &slots, 100, 1};
+};
+TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
+  EXPECT_GT(LoopTimesOf20us(12'000, 5000).gains(), 240);
+  const int trials = LoopTimesOf20us(24'000, 5000).gains();
+  EXPECT_LT(trials, 16);
+  EXPECT_GT(trials, 0);
+  EXPECT_LT(LoopTimesOf20us(15'000, 15'000).gains(), 16) << "what follows the loop is slower by more than it saves";
+  EXPECT_GT(LoopTimesOf20us(12'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
 }
 TEST_F(Pool, LoopsRunAloneWhileWorkersHoldThemUpAndAreSharedAgainAfterwards) {
   using std::chrono::milliseconds, std::chrono::steady_clock;

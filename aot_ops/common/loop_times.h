@@ -1,0 +1,87 @@
+// What a loop takes on one thread and what it takes shared, learnt as it runs. All times in ns.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+
+#include "aot_ops/common/balance.h"
+
+namespace opgraft {
+
+// One loop's two times, in a table of its pool. A body may do for each range what it does once for the whole loop, as a
+// product that packs its other factor: the pace of a shared loop does not tell what it would take alone. So each is
+// measured, and measured again in one of 64 spans of time, long enough for the caches to follow the change. What its
+// thread does until its next loop counts too, up to as long again: it takes longer where the data lie in another core's
+// cache. Loops are told apart by a hash: two may be taken for one, and a writer may lose to another. It is a guess.
+class LoopTimes {
+ public:
+  static constexpr int kSlots = 256;
+  static constexpr int64_t kLong = 1'000'000;  // from here on the pace is good enough, and a trial too dear
+  static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms
+  struct Slot {
+    std::atomic<uint64_t> alone{0},
+        shared{0};  // from above: 36 bits of key, 4 of how often it was measured, 24 of time
+  };
+
+  LoopTimes(Slot *slots, const void *body, int64_t total, int64_t grain) {
+    uint64_t h = reinterpret_cast<uintptr_t>(body);
+    for (auto v : {uint64_t(total), uint64_t(grain)}) h = mixed(h ^ v);
+    key_ = h & ~(kTime | kCounts);
+    slot_ = &slots[h % kSlots];
+  }
+
+  // What sharing it among `threads` may save; 0 or less: it runs alone. Unknown loops are worth a try.
+  int64_t gain(int32_t threads, int64_t now) const {
+    const Time a = read(slot_->alone), s = read(slot_->shared);
+    if (a.ns < 0) return kWaking;
+    const int64_t ideal = a.ns - a.ns / threads;
+    if (a.ns >= kLong) return ideal;
+    switch (mixed(uint64_t(now / kSpan)) >> 58) {
+      case 0: return ideal;
+      case 1: return 0;
+    }
+    return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - s.ns;
+  }
+
+  // `pace`: what a shared loop would have taken alone at the speed of one of its threads.
+  void estimate(int64_t pace) {
+    if (!read(slot_->alone).count || pace >= kLong) write(slot_->alone, {pace, 0});
+  }
+
+  // A run from `begin` to `end` is over, and its thread begins its next loop at `next`.
+  void ran(bool shared, int64_t begin, int64_t end, int64_t next) {
+    fold(shared ? slot_->shared : slot_->alone, end - begin + std::min(next, 2 * end - begin) - end);
+  }
+
+ private:
+  struct Time {
+    int64_t ns;
+    uint64_t count;
+  };
+  static constexpr uint64_t kTime = (1u << 24) - 1, kCounts = uint64_t(15) << 24;
+  static constexpr uint64_t kFew = 4;
+  static uint64_t mixed(uint64_t h) { return h *= 0x9e3779b97f4a7c15u, h ^ h >> 32; }
+
+  Time read(const std::atomic<uint64_t> &word) const {
+    const uint64_t v = word.load(std::memory_order_relaxed);
+    if (!v || (v & ~(kTime | kCounts)) != key_) return {-1, 0};
+    return {int64_t(v & kTime), (v & kCounts) >> 24};
+  }
+  void write(std::atomic<uint64_t> &word, Time t) const {
+    const auto ns = uint64_t(std::clamp<int64_t>(t.ns, 1, kTime));
+    word.store(key_ | std::min<uint64_t>(t.count, 15) << 24 | ns, std::memory_order_relaxed);
+  }
+  // Down at once by half of the way, up slowly: what held a loop up is mostly not its own.
+  void fold(std::atomic<uint64_t> &word, int64_t ns) const {
+    Time t = read(word);
+    const int64_t more = ns - t.ns;
+    if (!t.count || (t.count < kFew && more < 0)) return write(word, {ns, t.count + 1});  // the first ones are cold
+    write(word, {t.ns + (more < 0 ? more / 2 : std::min(more, t.ns) / 4), t.count + 1});
+  }
+
+  uint64_t key_;
+  Slot *slot_;
+};
+
+}  // namespace opgraft
