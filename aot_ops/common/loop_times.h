@@ -11,7 +11,7 @@ namespace opgraft {
 
 // One loop's two times, in a table of its pool. A body may do for each range what it does once for the whole loop, as a
 // product that packs its other factor: the pace of a shared loop does not tell what it would take alone. So each is
-// measured, and measured again in one of 64 spans of time, long enough for the caches to follow the change. What its
+// measured, and each again in one of 64 spans of time, long enough for the caches to follow the change. What its
 // thread does until its next loop counts too, up to as long again: it takes longer where the data lie in another core's
 // cache. Loops are told apart by a hash: two may be taken for one, and a writer may lose to another. It is a guess.
 class LoopTimes {
@@ -19,9 +19,9 @@ class LoopTimes {
   static constexpr int kSlots = 256;
   static constexpr int64_t kLong = 1'000'000;  // from here on the pace is good enough, and a trial too dear
   static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms
+  // From above: 36 bits of key, 4 of how often it was measured, 24 of time.
   struct Slot {
-    std::atomic<uint64_t> alone{0},
-        shared{0};  // from above: 36 bits of key, 4 of how often it was measured, 24 of time
+    std::atomic<uint64_t> alone{0}, shared{0};
   };
 
   LoopTimes(Slot *slots, const void *body, int64_t total, int64_t grain) {
@@ -51,7 +51,7 @@ class LoopTimes {
 
   // A run from `begin` to `end` is over, and its thread begins its next loop at `next`.
   void ran(bool shared, int64_t begin, int64_t end, int64_t next) {
-    fold(shared ? slot_->shared : slot_->alone, end - begin + std::min(next, 2 * end - begin) - end);
+    fold(shared ? slot_->shared : slot_->alone, std::min(next, end + (end - begin)) - begin);
   }
 
  private:

@@ -62,8 +62,7 @@ struct Pool {
   std::atomic<int32_t> core{-1};   // where the owner of the last loop was
   std::atomic<pid_t> owner{0};     // which thread that is
   std::atomic<int64_t> last{0};    // when a loop that could be shared began, in ns
-  std::atomic<int64_t> spared{
-      0};  // what sharing the loops since the last pause might have saved, had a worker been awake
+  std::atomic<int64_t> spared{0};  // what the loops since the last pause might have saved, had a worker been awake
   LoopTimes::Slot times[LoopTimes::kSlots];
   std::atomic<bool> busy{false};
   std::atomic<bool> open{false};  // workers may join the current loop
@@ -153,8 +152,7 @@ struct Pool {
     };
     if (begin - last.exchange(begin, std::memory_order_relaxed) > kSoon) spared.store(0, std::memory_order_relaxed);
     const int64_t gain = loop_times.gain(threads, begin);
-    const bool asleep = sleeping.load(std::memory_order_relaxed) > 0;
-    if (asleep) {
+    if (sleeping.load(std::memory_order_relaxed) > 0) {
       const int64_t sum = spared.load(std::memory_order_relaxed) + std::max<int64_t>(gain, 0);
       spared.store(sum, std::memory_order_relaxed);
       if (sum < kWaking) return alone();
@@ -181,7 +179,8 @@ struct Pool {
     open.store(true);
     generation.fetch_add(1);
     int64_t awake = begin;
-    if (sleeping.load() > 0) {
+    const bool asleep = sleeping.load() > 0;
+    if (asleep) {
       balance.wakes(begin);
       syscall(SYS_futex, &generation, FUTEX_WAKE_PRIVATE, threads - 1, nullptr, nullptr, 0);
       awake = now();
