@@ -162,7 +162,9 @@ struct PackedUnits {
   // About 4 us of work are worth a hand-over to another thread.
   int64_t grain() const {
     const int64_t flops = 2 * std::min(t.rows, m) * k * PanelWidth_simd()() * t.panels;
-    return std::max<int64_t>(1, 200000 / std::max<int64_t>(flops, 1));
+    const int64_t least = std::max<int64_t>(1, 200000 / std::max<int64_t>(flops, 1));
+    // One of about 6 us stays whole: another thread would save no more than it costs.
+    return count() * flops < 600000 ? std::max(least, count()) : least;
   }
   // run(p0, p1, m0, m1): panels and rows of a unit.
   template <class Run> void at(int64_t unit, const Run &run) const {
