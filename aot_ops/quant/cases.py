@@ -34,13 +34,13 @@ def weight_quant_bound(u, x, weight, scale, offset=None, *rest, transpose_x=Fals
 
 
 def quant_product(x1, x2, scale, offset=None, bias=None, token=None, transpose_x1=False, transpose_x2=False,
-                  dtype="float16"):  # fmt: skip
-    y = swap(x1, transpose_x1).astype(np.int64) @ swap(x2, transpose_x2).astype(np.int64)
+                  dtype="float16", x1_offset=0.0, x1_scale=1.0):  # fmt: skip
+    y = (swap(x1, transpose_x1).astype(np.int64) - int(x1_offset)) @ swap(x2, transpose_x2).astype(np.int64)
     if bias is not None and bias.size:
         y = y + bias
     if dtype == "int32":
         return y
-    y = y * by_column(scale)
+    y = y * by_column(scale) * x1_scale
     if token is not None and token.size:
         y = y * token.reshape(y.shape[:-1] + (1,))
     if offset is not None and offset.size:
@@ -49,7 +49,7 @@ def quant_product(x1, x2, scale, offset=None, bias=None, token=None, transpose_x
 
 
 def quant_product_bound(u, *inputs, dtype="float16", **attrs):
-    """The sum as float32, two scales, an offset: at most four roundings of what they are. An integer may then lie on
+    """The sum as float32, three scales, an offset: at most five roundings of what they are. An integer may then lie on
     the other side of a half; int32 is exact."""
     if dtype == "int32":
         return 0.0
@@ -57,7 +57,7 @@ def quant_product_bound(u, *inputs, dtype="float16", **attrs):
     size = np.abs(quant_product(x1, x2, scale, None, *rest, **attrs)) + (
         np.abs(by_column(offset)) if offset.size else 0
     )
-    error = 4 * 2.0**-24 * size
+    error = (5 if attrs.get("x1_scale", 1.0) != 1.0 else 4) * 2.0**-24 * size
     if dtype != "int8":
         return error
     y = quant_product(x1, x2, scale, offset, *rest, **attrs)
@@ -184,14 +184,18 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
     }
 
 
-def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False):
-    """`scale`, `offset`: how many elements; None: N."""
+def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False, **more):
+    """`scale`, `offset`: how many elements, or a shape; None: N."""
     rows = int(np.prod(lead))
     full = 128 if dtype != "int8" else 4  # so that most results of eight bits are within their range
     shapes = [
         ("int8", (k, *lead) if ta else (*lead, k), (-full, full)),
         ("int8", (n, k) if tb else (k, n), (-full, full)),
-        ("float32", (0 if dtype == "int32" else n if scale is None else scale,), (0.01, 0.6)),
+        (
+            "float32",
+            scale if isinstance(scale, tuple) else (0 if dtype == "int32" else n if scale is None else scale,),
+            (0.01, 0.6),
+        ),
         ("float32", (n if offset is None else offset,), (-20, 20)),
         ("int32", (n if bias else 0,), (-300, 300)),
         ("float32", (rows if token and dtype != "int32" else 0,), (0.1, 1.0)),
@@ -199,7 +203,7 @@ def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, tok
     return {
         "op": "QuantBatchMatmul",
         "inputs": shapes[:inputs],
-        "attrs": {"transpose_x1": ta, "transpose_x2": tb, "dtype": dtype},
+        "attrs": {"transpose_x1": ta, "transpose_x2": tb, "dtype": dtype, **more},
         "rtol": TOLERANCE.get(dtype, 0.0),
         "atol": SMALLEST if dtype == "float16" else 0.0,
     }
@@ -212,6 +216,13 @@ CASES = (
        for scale in (None, 1) for ta in (False, True)]
     + [quant_case("int8", (13,), 24, 45, 6, None, offset, bias, token) for offset in (0, 1, None)
        for bias in (False, True) for token in (False, True)]
+    # Not MindSpore's: a zero point, a factor more, an offset of what is no int8, a scale of two dimensions.
+    + [quant_case(t, *s, tb=tb, x1_offset=z, x1_scale=f) for t in OUTPUTS for s in SIZES[:5] + SIZES[7:]
+       for tb in (False, True)
+       for z, f in (((-2.0, 1.0), (3.0, 0.7)) if t == "int8" else ((-128.0, 1.0), (17.0, 0.7), (127.0, 0.7)))]
+    + [quant_case(t, (13,), 24, 45, 6, None, offset, bias, x1_offset=3.0) for t in OUTPUTS[:3] for offset in (1, None)
+       for bias in (False, True)]
+    + [quant_case("float32", (13,), 24, 45, 3, s, tb=tb) for tb, s in ((False, (1, 45)), (True, (45, 1)))]
 ) + (
     [weight_case(t, *s, tw=tw) for t in TOLERANCE for s in SIZES for tw in (False, True)]
     + [weight_case(t, (19,), 24, 45, i, t, per, o, False, tw) for t in TOLERANCE for i in (3, 4, 7)
@@ -317,7 +328,14 @@ REFUSED = [
             op="QuantBatchMatmul", dtype="uint8"),
     refused("QuantBatchMatmul: scale must have no elements where dtype is int32", A, B, S, op="QuantBatchMatmul",
             dtype="int32"),
-    refused("QuantBatchMatmul: offset must have no elements unless dtype is int8", A, B, S, S, op="QuantBatchMatmul"),
+    refused("QuantBatchMatmul: offset must have no elements where dtype is int32", A, B, ("float32", (0,)), S,
+            op="QuantBatchMatmul", dtype="int32"),
+    refused("QuantBatchMatmul: x1_offset must be a whole number from -128 to 127, got 128", A, B, S,
+            op="QuantBatchMatmul", x1_offset=128.0),
+    refused("QuantBatchMatmul: x1_offset must be a whole number from -128 to 127, got 0.5", A, B, S,
+            op="QuantBatchMatmul", x1_offset=0.5),
+    refused(r"QuantBatchMatmul: scale.shape must be \(\), \(1,\) or \(3,\), got \(3, 1\)", A, B, ("float32", (3, 1)),
+            op="QuantBatchMatmul"),
     refused("QuantV2: x.dtype must be one of float32, float16, bfloat16, got int8", A, S, S, op="QuantV2"),
     refused(r"QuantV2: scale.shape must be x.shape \(4, 8\) with all dimensions but one as 1, got \(3,\)", X, S, S,
             op="QuantV2"),

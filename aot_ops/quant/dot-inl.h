@@ -116,6 +116,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
   constexpr int64_t kLanes = kPanel / 2;
   HWY_ALIGN int32_t sums[kTileRows * kPanel];
   const bool vnni = ::opgraft::simd::vnni();
+  const int32_t shift = g.zero + (vnni ? 128 : 0);  // what A's numbers are too large by
   for (int64_t panel = p0; panel < p1; ++panel) {
     const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
     const int8_t *b = g.b + column * Padded(g.k);
@@ -132,7 +133,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
         for (int64_t j = 0; j < width; j += kLanes) {
           const size_t n = size_t(width - j < kLanes ? width - j : kLanes);
           auto s = hn::LoadU(di, sums + r * kPanel + j);
-          if (vnni) s = hn::Sub(s, hn::LoadU(di, g.column_sums + column + j));
+          if (shift) s = hn::Sub(s, hn::Mul(hn::Set(di, shift), hn::LoadU(di, g.column_sums + column + j)));
           if (g.bias) s = hn::Add(s, LoadSome(di, g.bias + column + j, n));
           T *to = static_cast<T *>(g.c) + (row + r) * g.n + column + j;
           if constexpr (std::is_same_v<T, int32_t>) {
@@ -143,6 +144,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
             const auto by_column = [&](const float *p, int64_t step)
                                        HWY_ATTR { return step ? LoadSome(d, p + column + j, n) : hn::Set(d, *p); };
             auto v = hn::Mul(hn::ConvertTo(d, s), by_column(g.scale, g.scale_step));
+            if (g.a_scale != 1.0f) v = hn::Mul(v, hn::Set(d, g.a_scale));
             if (g.token_scale) v = hn::Mul(v, hn::Set(d, g.token_scale[row + r]));
             if (g.offset) v = hn::Add(v, by_column(g.offset, g.offset_step));
             if constexpr (std::is_same_v<T, int8_t>) StoreInt8(v, d, to, n);
@@ -164,7 +166,7 @@ void DotPanels(const DotTile &g, int32_t dtype, int64_t p0, int64_t p1, int64_t 
   }
 }
 
-// Panels [p0, p1) of B[k, n] into dst, the whole packed B, and 128 times their columns' sums into `sums`.
+// Panels [p0, p1) of B[k, n] into dst, the whole packed B, and their columns' sums into `sums`.
 void PackDot(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int8_t *dst, int32_t *sums) {
   const int64_t together = Together(), padded = Padded(k);
   const auto *from = static_cast<const int8_t *>(b.data);
@@ -178,7 +180,7 @@ void PackDot(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, i
           const bool inside = j < width && i + s < k;
           const int8_t v = inside ? from[(i + s) * b.row_stride + (column + j) * b.column_stride] : int8_t(0);
           to[i * kPanel + j * together + s] = v;
-          sum[j] += 128u * uint32_t(int32_t(v));
+          sum[j] += uint32_t(int32_t(v));
         }
     for (int64_t j = 0; j < kPanel; ++j) sums[column + j] = int32_t(sum[j]);
   }

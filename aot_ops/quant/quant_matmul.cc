@@ -1,5 +1,5 @@
-// QuantBatchMatmul: ((x1 x2 + bias) scale pertoken_scale) + offset of eight-bit x1[..., M, K] and x2[K, N]; the sums
-// are exact.
+// QuantBatchMatmul: (((x1 - x1_offset) x2 + bias) scale x1_scale pertoken_scale) + offset of eight-bit x1[..., M, K]
+// and x2[K, N]; the sums are exact.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -68,12 +68,16 @@ void Infer(InferContext &c) {
   c.check(k < 0 || ka < 0 || k == ka, "x1's K must equal x2's K of " + std::to_string(k) + ", got " +
                                           std::to_string(ka) + " (x1 " + to_string(x1) + ", x2 " + to_string(x2) + ")");
   const int32_t dtype = output_dtype(c);
+  const double zero = c.attr_float("x1_offset", 0.0f);
+  c.check(zero >= -128 && zero <= 127 && zero == std::floor(zero),
+          "x1_offset must be a whole number from -128 to 127, got " + std::to_string(zero));
   const auto check_vector = [&](int i, const char *name, int32_t wanted, int64_t size, bool one) {
     if (c.inputs() <= i) return;
     c.check_dtype(i, name, {wanted});
-    const auto s = c.input(i).shape();
+    auto s = c.input(i).shape();
     const int64_t count = element_count(s);
     if (count == 0) return;
+    if (i == kScale && s.size() == 2 && s[tb ? 1 : 0] == 1) s = tb ? s.first(1) : s.last(1);
     c.check(s.size() <= 1 && (count < 0 || size < 0 || count == size || (one && count == 1)),
             std::string(name) + ".shape must be " + (one ? "(), (1,) or " : "") + to_string(Shape{size}) + ", got " +
                 to_string(s));
@@ -89,8 +93,7 @@ void Infer(InferContext &c) {
   c.check(sums != given(c, kScale) || n == 0 || open(kScale),
           sums ? "scale must have no elements where dtype is int32"
                : "scale must have elements, got shape " + to_string(c.input(kScale).shape()));
-  c.check(!given(c, kOffset) || open(kOffset) || dtype == OPGRAFT_INT8,
-          "offset must have no elements unless dtype is int8");
+  c.check(!given(c, kOffset) || open(kOffset) || !sums, "offset must have no elements where dtype is int32");
   c.check(!given(c, kToken) || open(kToken) || !sums,
           "pertokenScaleOptional must have no elements where dtype is int32");
   Shape out(x1.begin(), x1.end());
@@ -119,6 +122,7 @@ DotTile tile(const Context &c, const Problem &p) {
   DotTile g{};
   g.c = c.output(0).raw();
   g.n = p.n, g.k = p.k, g.lda = p.lda();
+  g.zero = int32_t(c.attr_float("x1_offset", 0.0f)), g.a_scale = c.attr_float("x1_scale", 1.0f);
   if (given(c, kBias)) g.bias = c.input(kBias).data<int32_t>();
   if (given(c, kScale)) g.scale = c.input(kScale).data<float>(), g.scale_step = c.input(kScale).size() > 1;
   if (given(c, kOffset)) g.offset = c.input(kOffset).data<float>(), g.offset_step = c.input(kOffset).size() > 1;
@@ -167,13 +171,14 @@ void Reference(Context &c) {
       for (int64_t j = 0; j < p.n; ++j) {
         uint32_t sum = g.bias ? uint32_t(g.bias[j]) : 0;
         for (int64_t l = 0; l < p.k; ++l)
-          sum += uint32_t(int32_t(a[i * p.a.row_stride + l * p.a.column_stride]) *
+          sum += uint32_t((int32_t(a[i * p.a.row_stride + l * p.a.column_stride]) - g.zero) *
                           int32_t(b[l * p.b.row_stride + j * p.b.column_stride]));
         T &to = static_cast<T *>(g.c)[i * p.n + j];
         if constexpr (std::is_same_v<T, int32_t>) {
           to = int32_t(sum);
         } else {
           float v = float(int32_t(sum)) * g.scale[j * g.scale_step];
+          if (g.a_scale != 1.0f) v *= g.a_scale;
           if (g.token_scale) v *= g.token_scale[i];
           if (g.offset) v += g.offset[j * g.offset_step];
           if constexpr (std::is_same_v<T, int8_t>)

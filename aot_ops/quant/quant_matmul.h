@@ -10,17 +10,20 @@ namespace opgraft {
 // An optional input that others follow is left out as a tensor without elements.
 inline bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
 
-// C[m, n] = ((A B)[m, n] + bias[n]) scale[n] token_scale[m] + offset[n]; as int32 the sum and the bias alone.
+// C[m, n] = (((A - zero) B)[m, n] + bias[n]) scale[n] a_scale token_scale[m] + offset[n]; as int32 the sum and the
+// bias.
 struct DotTile {
   const void *a;  // rows as WidenDot makes them, `lda` bytes apart
   int64_t lda;
   const int8_t *b;             // as PackDot makes it
-  const int32_t *column_sums;  // 128 times the sum of B's columns, with VNNI
+  const int32_t *column_sums;  // of B
   void *c;
   const int32_t *bias;  // or null
   const float *scale, *offset, *token_scale;
   int64_t scale_step, offset_step;  // 0: one value for all columns
   int64_t n, k;
+  int32_t zero;  // of A
+  float a_scale;
 };
 
 }  // namespace opgraft

@@ -384,7 +384,7 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
       attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
       continue;
     }
-    if (s.silent()) continue;  // applies
+    if (s.silent() || s.kind == Pattern::Setting::kShared) continue;  // applies; see Substituter
     if (s.arranged()) {
       check_arranged(graph, bound(graph, pattern, m, s.name), bound(graph, pattern, m, s.other), s);
       continue;

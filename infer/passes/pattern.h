@@ -15,6 +15,7 @@
 //            | "first(" a "," x "," axis ")"            a is the first elements of x along the axis, however many
 //            | "last(" a "," x "," axis ")"             a is the last ones
 //            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
+//            | "shared(" label ")"                     others may use it as well: then it stays for them
 //            | "dtype(" name ")=" dtype
 //            | "shape(" name ")=shape(" name ")"        as far as they are known
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
@@ -60,6 +61,7 @@ struct Pattern {
       kDim,
       kRank,
       kSameDim,
+      kShared,
       kDtype,
       kSameShape,
       kDensity,

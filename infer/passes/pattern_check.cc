@@ -106,6 +106,7 @@ class Checker {
                   (s.kind == Kind::kInverse && (attr || value)) ||
                   ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value &&
                    (s.other.empty() || is_value(s.other))) ||
+                  (s.kind == Kind::kShared && p_.labels.count(s.name)) ||
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
@@ -115,8 +116,12 @@ class Checker {
                          : s.kind == Kind::kDensity              ? "density(" + s.name + ")"
                          : s.kind == Kind::kSameShape            ? "shape(" + s.name + ")=shape(" + s.other + ")"
                          : s.kind == Kind::kSameDim              ? "dim(" + s.name + ")=dim(" + s.other + ")"
+                         : s.kind == Kind::kShared               ? "shared(" + s.name + ")"
                                                                  : s.attr + "=",
-                         s.name, s.kind == Kind::kName ? "an attribute" : "a value"));
+                         s.name,
+                         s.kind == Kind::kName     ? "an attribute"
+                         : s.kind == Kind::kShared ? "a label"
+                                                   : "a value"));
     }
   }
 

@@ -189,6 +189,7 @@ class Parser {
     if (s.attr == "density" && peek() == '(') return density();
     if (s.attr == "dtype" && peek() == '(') return dtype();
     if (s.attr == "shape" && peek() == '(') return same_shape();
+    if (s.attr == "shared" && peek() == '(') return shared();
     using Setting = Pattern::Setting;
     if (peek() == '(')
       for (auto kind :
@@ -290,6 +291,15 @@ class Parser {
     at_ += 6;
     s.other = word();
     if (s.other.empty() || peek() != ')') fail("shape(name)");
+    ++at_;
+    p_.settings.push_back(std::move(s));
+  }
+  void shared() {
+    Pattern::Setting s;
+    s.kind = Pattern::Setting::kShared;
+    ++at_;
+    s.name = word();
+    if (s.name.empty() || peek() != ')') fail("shared(label)");
     ++at_;
     p_.settings.push_back(std::move(s));
   }

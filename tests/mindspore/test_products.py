@@ -136,6 +136,34 @@ def test_exported_integers(tmp_path):
     assert (abs(got - want) <= 2.0**-24 * abs(want)).all()
 
 
+class QuantisedLayer(nn.Cell):
+    """DequantizeLinear of ONNX before both factors of a layer."""
+
+    def __init__(self, weight, scale, zero, bias):
+        super().__init__()
+        self.weight, self.scale = ms.Parameter(Tensor(weight), name="w"), ms.Parameter(Tensor(scale), name="s")
+        self.zero, self.x_scale = ms.Parameter(Tensor(zero), name="z"), ms.Parameter(Tensor(np.float32(0.02)), name="t")
+        self.bias, self.product = ms.Parameter(Tensor(bias), name="b"), ops.MatMul(transpose_b=True)
+
+    def construct(self, x):
+        a = (ops.cast(x, ms.float32) - ops.cast(self.zero, ms.float32)) * self.x_scale
+        return self.product(a, ops.cast(self.weight, ms.float32) * self.scale) + self.bias
+
+
+@pytest.mark.parametrize("zero", [0, -5, 127])
+def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, zero):
+    rng = np.random.default_rng(4)
+    x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in ((5, 18), (35, 18)))
+    scale, bias = rng.uniform(0.001, 0.01, (35, 1)).astype(np.float32), normal(35)
+    net = QuantisedLayer(w, scale, np.int8(zero), bias)
+    got, swapped = grafted(net, x, tmp_path)
+    assert swapped == ["QuantBatchMatmul"]
+    a, b = (x - float(zero)) * np.float64(np.float32(0.02)), (w * scale.astype(np.float64)).T
+    want, size = a @ b + bias, np.abs(a) @ np.abs(b) + np.abs(bias)
+    assert (abs(got - want) <= 4 * 2.0**-24 * size).all()  # an exact sum below 2^24, two scales, the bias
+    assert (abs(net(Tensor(x)).asnumpy() - want) <= 22 * 2.0**-24 * size).all()
+
+
 @pytest.mark.parametrize("density,swapped", [(0.05, ["SparseMatMul"]), (0.5, ["Dense"])])
 def test_an_exported_pruned_layer(tmp_path, density, swapped):
     rng = np.random.default_rng(2)

@@ -182,6 +182,78 @@ def test_a_product_of_integers_is_swapped(dtype, of, transpose, shape, swapped):
     assert (abs(net(*given).asnumpy() - want) <= half_ulp * abs(want) + 2.0**-25).all()
 
 
+class Layers(nn.Cell):
+    """Layers of one dequantised tensor, as quantised models of ONNX (DequantizeLinear) and torch have them."""
+
+    def __init__(self, layers, zero):
+        super().__init__()
+        self.layers, self.zero = layers, zero
+
+    def dequantise(self, x, scale, zero):
+        x = ops.cast(x, opgraft.float32)
+        if zero is not None:
+            x = x - ops.cast(Tensor(np.int8(zero)), opgraft.float32)
+        return x * scale
+
+    def construct(self, x, *given):
+        a = self.dequantise(x, Tensor(np.float32(0.02)), self.zero)
+        out = []
+        for (transpose, weight_zero, bias), (w, scale, shift) in zip(self.layers, zip(*[iter(given)] * 3, strict=True),
+                                                                     strict=True):  # fmt: skip
+            y = ops.matmul(a, self.dequantise(w, scale, weight_zero), transpose_b=transpose)
+            out.append(y if not bias else y + shift if bias == "+" else ops.bias_add(y, shift))
+        return tuple(out)
+
+
+@pytest.mark.parametrize("zero", [None, 0, -5, 127, -128])
+@pytest.mark.parametrize("layers,shapes,swapped", [
+    ([(False, None, "")], [(70,)], 1), ([(False, 0, "+")], [(1, 70)], 1), ([(False, 0, "b")], [()], 1),
+    ([(True, 0, "+")], [(70, 1)], 1), ([(True, None, "")], [(1,)], 0), ([(True, None, "b")], [()], 1),
+    # Three that share x, as query, key and value; one that is left for another reason keeps x's numbers alive.
+    ([(False, 0, "+"), (True, None, ""), (False, None, "b")], [(70,), (70, 1), ()], 3),
+    ([(False, None, "+"), (False, 3, ""), (True, 0, "")], [(70,), (70,), (70, 1)], 2),
+    ([(False, None, "")], [(33, 1)], 0), ([(True, None, "+")], [(70,)], 0),  # along K
+])  # fmt: skip
+def test_layers_of_one_dequantised_tensor_are_swapped(zero, layers, shapes, swapped):
+    rng = np.random.default_rng(0)
+    lead = (10,) if any(bias == "b" for _, _, bias in layers) else (2, 5)  # BiasAdd is along the second dimension
+    x = rng.integers(-128, 128, (*lead, 33)).astype(np.int8)
+    given, wants = [Tensor(x)], []
+    for (transpose, weight_zero, bias), shape in zip(layers, shapes, strict=True):
+        n = 33 if transpose and shape == (70,) else 70  # a scale of one dimension along K
+        w, scale = rng.integers(-128, 128, (33, n)).astype(np.int8), rng.uniform(0.001, 0.01, shape).astype(np.float32)
+        shift = rng.standard_normal(n).astype(np.float32)
+        if transpose and shape == (70,):
+            scale = scale[:33]
+        given += [Tensor(w.T.copy() if transpose else w), Tensor(scale), Tensor(shift)]
+        a = (x.astype(np.float64) - (zero or 0)) * np.float64(np.float32(0.02))
+        scaled = (w - float(weight_zero or 0)).T * scale.astype(np.float64) if transpose else (
+            w - float(weight_zero or 0)) * scale.astype(np.float64)  # fmt: skip
+        b = scaled.T if transpose else scaled
+        wants.append((a @ b + (shift if bias else 0), np.abs(a) @ np.abs(b) + abs(shift)))
+    net = Layers(layers, zero)
+    net.set_inputs(*given)
+    report = rewrite.substitute(net, prove=[given])
+    names = [s["op"].split("@")[0] for s in report.swapped]
+    assert names.count("QuantBatchMatmul") == swapped
+    for y, (want, size) in zip(net(*given), wants, strict=True):
+        # 33 products one after another where it is left, their factors' roundings; far less where it is swapped.
+        assert (np.abs(y.asnumpy() - want) <= 40 * 2.0**-24 * size).all()
+
+
+def test_a_dequantised_tensor_that_all_products_take_is_not_made_any_more():
+    rng = np.random.default_rng(1)
+    given = [Tensor(rng.integers(-128, 128, (5, 33)).astype(np.int8))]
+    for _ in range(3):
+        w, scale = rng.integers(-128, 128, (33, 70)).astype(np.int8), rng.uniform(0.001, 0.01, 70).astype(np.float32)
+        given += [Tensor(w), Tensor(scale), Tensor(np.zeros(70, np.float32))]
+    net = Layers([(False, 0, "+")] * 3, 7)
+    net.set_inputs(*given)
+    report = rewrite.substitute(net, prove=[given])
+    assert not report.left
+    assert [n["op"] for n in net._grafted[0][0].graph.nodes] == ["QuantBatchMatmul"] * 3
+
+
 @pytest.mark.parametrize("of,swapped", [(np.int8, True), (np.int32, False), (np.int64, False)])
 @pytest.mark.parametrize("offset", ["", "+", "-"])
 def test_dequantising_is_swapped(of, swapped, offset):
