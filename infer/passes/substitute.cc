@@ -59,6 +59,8 @@ class Substituter {
     OpPtr op = rule.op.empty() ? nullptr : registry_.resolve(rule.op);
     const auto read = rule.parsed ? rule.parsed : std::make_shared<const Pattern>(read_pattern(rule, op.get()));
     const Pattern &pattern = *read;
+    shares_ = std::any_of(pattern.settings.begin(), pattern.settings.end(),
+                          [](auto &s) { return s.kind == Pattern::Setting::kShared; });
     const auto absent = [&](const Pattern::Call &c) { return !present_.count(c.op); };
     if (std::any_of(pattern.calls.begin(), pattern.calls.end(), absent)) return;
     const std::string &root_op = pattern.calls[size_t(pattern.results[0].node)].op;
@@ -216,6 +218,7 @@ class Substituter {
 
   // The matched nodes that others still need: what is shared with them, and what that is made of.
   std::set<NodeId> needed(const Match &m) const {
+    if (!shares_) return {};
     std::set<NodeId> gone(m.nodes.begin(), m.nodes.end()), kept;
     const std::set<ValueId> results(m.results.begin(), m.results.end());
     const auto used = [&](NodeId id) {
@@ -380,6 +383,7 @@ class Substituter {
   std::vector<int> position_;  // in the order, by node
   std::vector<int> updates_;   // positions of nodes that update a state
   std::set<ValueId> states_;   // what they update
+  bool shares_ = false;        // whether the pattern at hand takes values that others use
   bool settled_ = true;        // whether the order has what was swapped
   Report report_;
 };

@@ -212,6 +212,33 @@ TEST(Proof, NanAndInfMustStandInTheSamePlaces) {
   EXPECT_FALSE(compare(a, b).agrees);
 }
 
+// A value that the model or another node uses: taken only where the pattern lets them, for whom it stays.
+TEST(Substitute, WhatIsSharedStaysForItsOtherUsers) {
+  const std::string spec = ops().resolve("SwiGLU")->spec(), program = "h = Neg(gate)\ns = SiLU(h)\nMul(s, x)";
+  const auto rule = [&](const std::string &text) { return Rule{spec, spec, text, nullptr, nullptr}; };
+  const auto names = [](const Graph &g) {
+    std::vector<std::string> out;
+    for (NodeId id : g.order()) out.push_back(g.node(id).op);
+    return out;
+  };
+  using Names = std::vector<std::string>;
+  for (bool model : {false, true}) {
+    auto g = std::make_shared<Graph>("shared");
+    const TensorType type{OPGRAFT_FLOAT32, {4, 33}, true};
+    ValueId x = g->add_input("x", type), y = g->add_input("y", type), gate = g->add_input("gate", type);
+    ValueId s = one(*g, "SiLU", {one(*g, "Neg", {gate})});
+    g->outputs = {one(*g, "Mul", {s, x}), model ? s : one(*g, "Mul", {s, y})};
+    // SwiGLU of Neg(gate) is no such thing, but which nodes stay is what is asked.
+    Report r = substitute(*g, ops(), {rule(program)});
+    EXPECT_TRUE(r.swapped.empty());
+    EXPECT_EQ(r.left.size(), model ? 1u : 2u);
+    r = substitute(*g, ops(), {rule(program + " -> shared(s)")});
+    EXPECT_EQ(r.swapped.size(), model ? 1u : 2u);
+    EXPECT_TRUE(r.left.empty());
+    EXPECT_EQ(names(*g), model ? (Names{"Neg", "SiLU", "SwiGLU"}) : (Names{"SwiGLU", "SwiGLU"}));
+  }
+}
+
 TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty()); }
 
 // Names that nothing takes up would match anything and be dropped; the message tells what they can be.
@@ -235,6 +262,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "Add(Mul(x, gamma), bias)", "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
         "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
         "last(x, gamma, 0), causal(gamma)",
+        "m = Neg(x)\nMul(m, gamma) -> shared(m)",
         "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, shape(x)=shape(gamma)"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
@@ -256,6 +284,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, gamma) -> shape(x)=shape(z)", "-> shape(x)=shape(z): x must be a value", false},
       {"Mul(x, gamma) -> density(z)<0.1", "-> density(z): z must be a value", false},
       {"Mul(x, gamma) -> part(z, x, -1)=0/2", "-> part(z, x, -1)=0/2: z must be a value", false},
+      {"Mul(x, gamma) -> shared(x)", "-> shared(x): x must be a label", false},
       {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
       {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
       {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},
@@ -318,6 +347,8 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(x) -> first(x, 1)",
                            "Mul(x) -> last(x, x)",
                            "Mul(x) -> causal()",
+                           "m = Neg(x)\nMul(m, x) -> shared()",
+                           "m = Neg(x)\nMul(m, x) -> shared(m, x)",
                            "Mul(x) -> density(x)=0.1",
                            "Mul(x) -> density()<0.1",
                            "Mul(x) -> density(x)<0",
