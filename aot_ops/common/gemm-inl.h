@@ -116,26 +116,51 @@ template <int R, int kSplit, class B> HWY_INLINE void MicroTile(const float *HWY
 #pragma GCC unroll 4
     for (int s = 0; s < kSplit; ++s) lo[r][s] = hi[r][s] = hn::Zero(d);
   }
-  const int64_t part = k / kSplit * kChains;
+  if constexpr (R > 6) {
+    // Three rows of A share a pointer. One for each, as the compiler would have it, is more than there are registers:
+    // with twelve rows 1.04 to 1.09 of the time (Zen 4).
+    static_assert(kSplit == 1);
+    constexpr int kTogether = 3, kBases = (R + kTogether - 1) / kTogether;
+    const int64_t row = lda * int64_t(sizeof(float));
+    const char *base[kBases], *next = ahead.from;
 #pragma GCC unroll 4
-  for (int64_t i = 0; i < part; i += kChains) {
-#pragma GCC unroll 4
-    for (int s = 0; s < kSplit; ++s) {
-      const int64_t at = i + s / kParts + s % kParts * part;
-      LoadStep(d, b + at * kPanel, b0, b1);
-      if constexpr (kParts == 1 && kFetch) {
-        if (kStep >= kLine || s % (kLine / kStep) == 0) __builtin_prefetch(ahead.from + at * ahead.pace, 0, 2);
-        if (kStep > kLine) __builtin_prefetch(ahead.from + at * ahead.pace + kLine, 0, 2);
-      }
+    for (int j = 0; j < kBases; ++j) base[j] = reinterpret_cast<const char *>(a) + j * kTogether * row;
+    for (int64_t i = 0; i < k; ++i, b += kPanel, next += ahead.pace) {
+      LoadStep(d, b, b0, b1);
+      __builtin_prefetch(next, 0, 2);
+      if constexpr (kStep > kLine) __builtin_prefetch(next + kLine, 0, 2);
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
-        const auto x = hn::Set(d, a[r * lda + at]);
-        lo[r][s] = AddProducts<B>(x, b0, lo[r][s]);
-        hi[r][s] = AddProducts<B>(x, b1, hi[r][s]);
+        const auto x = hn::Set(d, *reinterpret_cast<const float *>(base[r / kTogether] + r % kTogether * row));
+        lo[r][0] = AddProducts<B>(x, b0, lo[r][0]);
+        hi[r][0] = AddProducts<B>(x, b1, hi[r][0]);
+      }
+#pragma GCC unroll 4
+      for (int j = 0; j < kBases; ++j) {
+        base[j] += sizeof(float);
+        asm("" : "+r"(base[j]));  // it must not see that they are one pointer
       }
     }
-  }
-  if constexpr (kSplit > 1) {
+  } else {
+    const int64_t part = k / kSplit * kChains;
+#pragma GCC unroll 4
+    for (int64_t i = 0; i < part; i += kChains) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kSplit; ++s) {
+        const int64_t at = i + s / kParts + s % kParts * part;
+        LoadStep(d, b + at * kPanel, b0, b1);
+        if constexpr (kParts == 1 && kFetch) {
+          if (kStep >= kLine || s % (kLine / kStep) == 0) __builtin_prefetch(ahead.from + at * ahead.pace, 0, 2);
+          if (kStep > kLine) __builtin_prefetch(ahead.from + at * ahead.pace + kLine, 0, 2);
+        }
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const auto x = hn::Set(d, a[r * lda + at]);
+          lo[r][s] = AddProducts<B>(x, b0, lo[r][s]);
+          hi[r][s] = AddProducts<B>(x, b1, hi[r][s]);
+        }
+      }
+    }
     for (int64_t i = part * kParts; i < k; ++i) {
       LoadStep(d, b + i * kPanel, b0, b1);
 #pragma GCC unroll 16
