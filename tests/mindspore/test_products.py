@@ -142,7 +142,7 @@ class QuantisedLayer(nn.Cell):
     def __init__(self, weight, scale, zero, bias):
         super().__init__()
         self.weight, self.scale = ms.Parameter(Tensor(weight), name="w"), ms.Parameter(Tensor(scale), name="s")
-        self.zero, self.x_scale = ms.Parameter(Tensor(zero), name="z"), ms.Parameter(Tensor(np.float32(0.02)), name="t")
+        self.zero, self.x_scale = Tensor(zero), Tensor(np.float32(0.02))  # constants: a Parameter stays one
         self.bias, self.product = ms.Parameter(Tensor(bias), name="b"), ops.MatMul(transpose_b=True)
 
     def construct(self, x):
