@@ -126,6 +126,8 @@ def small(names, out=None, write=False):
     stored = json.loads(BOUNDS.read_text()) if BOUNDS.exists() else {}
     own = simd if machine.vendor() == VENDOR else f"{simd} {machine.vendor()}"
     bounds = stored.get(simd, {}) | stored.get(own, {})
+    if (kin := f"{simd} {machine.vendor()} {machine.family()}") in stored:  # a family that differs from its vendor's
+        own, bounds = kin, bounds | stored[kin]
     table = {r.name: r for r in rows()}
     found, slow = {}, []
     print(f"{own}, one thread; time / the peer's (at most)")

@@ -23,6 +23,11 @@ def vendor():
     return _said("vendor_id") or platform.machine()
 
 
+def family():
+    """Of the processor, a number: with AMD 25 is Zen 3 and 4, 26 Zen 5."""
+    return _said("cpu family") or "0"
+
+
 def simd():
     flags = set(_said("flags").split())
     best = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "SSE4"

@@ -138,6 +138,20 @@ def test_a_vendor_has_bounds_of_its_own_before_those_of_all(monkeypatch, tmp_pat
     assert written == {machine.simd(): stored[machine.simd()]}
 
 
+def test_a_family_of_processors_has_bounds_of_its_own_before_its_vendors(monkeypatch, tmp_path):
+    import machine
+
+    monkeypatch.setattr(machine, "vendor", lambda: gate.VENDOR)
+    key = f"{machine.simd()} {gate.VENDOR} 25"
+    stored = {machine.simd(): {f"{ROW} / twin": 1.0, f"{ROW} / numpy": 1.0}, key: {f"{ROW} / twin": 3.0}}
+    monkeypatch.setattr(gate, "BOUNDS", tmp_path / "gate.json")
+    gate.BOUNDS.write_text(json.dumps(stored))
+    monkeypatch.setattr(gate, "ratios_of", lambda *_: {f"{ROW} / twin": 2.0, f"{ROW} / numpy": 2.0})
+    for family, failed in (("25", 0), ("26", 1)):
+        monkeypatch.setattr(machine, "family", lambda family=family: family)
+        assert gate.small([ROW]) == failed
+
+
 def test_a_wrong_result_of_ours_fails_it(monkeypatch):
     import operators
 
