@@ -15,7 +15,7 @@
 //            | "first(" a "," x "," axis ")"            a is the first elements of x along the axis, however many
 //            | "last(" a "," x "," axis ")"             a is the last ones
 //            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
-//            | "shared(" label ")"                     others may use it as well: then it stays for them
+//            | "shared(" label ")"                      others may use it as well: then it stays for them
 //            | "dtype(" name ")=" dtype
 //            | "shape(" name ")=shape(" name ")"        as far as they are known
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
@@ -81,7 +81,7 @@ struct Pattern {
     bool condition() const { return kind >= kRank; }
     bool arranged() const { return kind >= kPart; }
     bool silent() const { return kind >= kDtype && kind <= kCausal; }  // see applies
-    std::string text() const;                                          // of one that is arranged, or causal
+    std::string text() const;                                          // of one that is arranged, shared, or causal
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call

@@ -110,14 +110,13 @@ class Checker {
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
-                         s.arranged() || s.kind == Kind::kCausal ? s.text()
-                         : s.kind == Kind::kRank                 ? "rank(" + s.name + ")"
-                         : s.kind == Kind::kDtype                ? "dtype(" + s.name + ")"
-                         : s.kind == Kind::kDensity              ? "density(" + s.name + ")"
-                         : s.kind == Kind::kSameShape            ? "shape(" + s.name + ")=shape(" + s.other + ")"
-                         : s.kind == Kind::kSameDim              ? "dim(" + s.name + ")=dim(" + s.other + ")"
-                         : s.kind == Kind::kShared               ? "shared(" + s.name + ")"
-                                                                 : s.attr + "=",
+                         s.arranged() || s.kind == Kind::kCausal || s.kind == Kind::kShared ? s.text()
+                         : s.kind == Kind::kRank                                            ? "rank(" + s.name + ")"
+                         : s.kind == Kind::kDtype                                           ? "dtype(" + s.name + ")"
+                         : s.kind == Kind::kDensity                                         ? "density(" + s.name + ")"
+                         : s.kind == Kind::kSameShape ? "shape(" + s.name + ")=shape(" + s.other + ")"
+                         : s.kind == Kind::kSameDim   ? "dim(" + s.name + ")=dim(" + s.other + ")"
+                                                      : s.attr + "=",
                          s.name,
                          s.kind == Kind::kName     ? "an attribute"
                          : s.kind == Kind::kShared ? "a label"

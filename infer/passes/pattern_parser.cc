@@ -12,6 +12,7 @@ const char *condition_name(Pattern::Setting::Kind kind) {
          : kind == Setting::kFirst   ? "first"
          : kind == Setting::kLast    ? "last"
          : kind == Setting::kRepeats ? "repeats"
+         : kind == Setting::kShared  ? "shared"
                                      : "causal";
 }
 
@@ -189,11 +190,10 @@ class Parser {
     if (s.attr == "density" && peek() == '(') return density();
     if (s.attr == "dtype" && peek() == '(') return dtype();
     if (s.attr == "shape" && peek() == '(') return same_shape();
-    if (s.attr == "shared" && peek() == '(') return shared();
     using Setting = Pattern::Setting;
     if (peek() == '(')
-      for (auto kind :
-           {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats, Setting::kCausal})
+      for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats,
+                        Setting::kShared, Setting::kCausal})
         if (s.attr == condition_name(kind)) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
@@ -254,7 +254,7 @@ class Parser {
     };
     symbol('(');
     s.name = word();
-    if (kind != Pattern::Setting::kCausal) {
+    if (kind != Pattern::Setting::kCausal && kind != Pattern::Setting::kShared) {
       symbol(',');
       s.other = word();
       symbol(',');
@@ -291,15 +291,6 @@ class Parser {
     at_ += 6;
     s.other = word();
     if (s.other.empty() || peek() != ')') fail("shape(name)");
-    ++at_;
-    p_.settings.push_back(std::move(s));
-  }
-  void shared() {
-    Pattern::Setting s;
-    s.kind = Pattern::Setting::kShared;
-    ++at_;
-    s.name = word();
-    if (s.name.empty() || peek() != ')') fail("shared(label)");
     ++at_;
     p_.settings.push_back(std::move(s));
   }
