@@ -1,9 +1,10 @@
 #include "infer/passes/subgraph.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 #include <queue>
-#include <set>
 
 namespace opgraft::passes {
 namespace {
@@ -138,6 +139,46 @@ bool sort(Graph &g, const std::vector<NodeId> &preferred) {
   if (order.size() != preferred.size()) return false;
   g.set_order(std::move(order));
   return true;
+}
+
+std::string used_outside(const Graph &g, const Users &users, const Pattern &pattern, const Match &m) {
+  std::set<NodeId> inside(m.nodes.begin(), m.nodes.end());
+  std::set<ValueId> free(m.results.begin(), m.results.end());
+  for (auto &s : pattern.settings)
+    if (s.kind == Pattern::Setting::kShared) {
+      auto &of = g.node(m.nodes[size_t(pattern.labels.at(s.name).node)]).outputs;
+      free.insert(of.begin(), of.end());
+    }
+  for (NodeId id : m.nodes)
+    for (ValueId v : g.node(id).outputs) {
+      if (free.count(v)) continue;
+      if (std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end())
+        return fmt::format("{} is an output of the model", g.value(v).name);
+      for (NodeId u : users[size_t(v)])
+        if (!g.node(u).dead && !inside.count(u))
+          return fmt::format("{} is used by {} as well", g.value(v).name, g.node(u).name);
+    }
+  return "";
+}
+
+std::set<NodeId> needed_outside(const Graph &g, const Users &users, const Match &m) {
+  std::set<NodeId> gone(m.nodes.begin(), m.nodes.end()), kept;
+  const std::set<ValueId> results(m.results.begin(), m.results.end());
+  const auto used = [&](NodeId id) {
+    auto &of = g.node(id).outputs;
+    return std::any_of(of.begin(), of.end(), [&](ValueId v) {
+      if (results.count(v)) return false;
+      if (std::find(g.outputs.begin(), g.outputs.end(), v) != g.outputs.end()) return true;
+      auto &by = users[size_t(v)];
+      return std::any_of(by.begin(), by.end(), [&](NodeId u) { return !g.node(u).dead && !gone.count(u); });
+    });
+  };
+  for (size_t before = gone.size() + 1; gone.size() < before;) {
+    before = gone.size();
+    for (NodeId id : m.nodes)
+      if (gone.count(id) && used(id)) gone.erase(id), kept.insert(id);
+  }
+  return kept;
 }
 
 }  // namespace opgraft::passes

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <memory>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "infer/graph.h"
+#include "infer/passes/pattern.h"
 
 namespace opgraft::passes {
 
@@ -23,5 +26,10 @@ size_t expanded_size(const Graph &fallback);
 
 // Topological order that keeps the preferred one where it can. False on a cycle.
 bool sort(Graph &g, const std::vector<NodeId> &preferred);
+
+// What of a match, its results and what the pattern shares apart, others use: a sentence, empty where there is none.
+std::string used_outside(const Graph &graph, const Users &users, const Pattern &pattern, const Match &m);
+// The matched nodes that others need all the same: what is shared with them, and what that is made of.
+std::set<NodeId> needed_outside(const Graph &graph, const Users &users, const Match &m);
 
 }  // namespace opgraft::passes

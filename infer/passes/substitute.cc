@@ -79,7 +79,7 @@ class Substituter {
         if (reported_.insert({rule.name, node, why}).second) report_.left.push_back({rule.name, node, why});
       };
       if (excluded_.count(rule.name + "\n" + node)) continue;  // reported by the proof
-      if (std::string why = used_outside(pattern, m); !why.empty()) {
+      if (std::string why = used_outside(g_, users_, pattern, m); !why.empty()) {
         left(why);
         continue;
       }
@@ -196,48 +196,6 @@ class Substituter {
     return true;
   }
 
-  std::string used_outside(const Pattern &pattern, const Match &m) {
-    std::set<NodeId> inside(m.nodes.begin(), m.nodes.end());
-    std::set<ValueId> free(m.results.begin(), m.results.end());
-    for (auto &s : pattern.settings)
-      if (s.kind == Pattern::Setting::kShared) {
-        auto &of = g_.node(m.nodes[size_t(pattern.labels.at(s.name).node)]).outputs;
-        free.insert(of.begin(), of.end());
-      }
-    for (NodeId id : m.nodes)
-      for (ValueId v : g_.node(id).outputs) {
-        if (free.count(v)) continue;
-        if (std::find(g_.outputs.begin(), g_.outputs.end(), v) != g_.outputs.end())
-          return fmt::format("{} is an output of the model", g_.value(v).name);
-        for (NodeId u : users_[size_t(v)])
-          if (!g_.node(u).dead && !inside.count(u))
-            return fmt::format("{} is used by {} as well", g_.value(v).name, g_.node(u).name);
-      }
-    return "";
-  }
-
-  // The matched nodes that others still need: what is shared with them, and what that is made of.
-  std::set<NodeId> needed(const Match &m) const {
-    if (!shares_) return {};
-    std::set<NodeId> gone(m.nodes.begin(), m.nodes.end()), kept;
-    const std::set<ValueId> results(m.results.begin(), m.results.end());
-    const auto used = [&](NodeId id) {
-      auto &of = g_.node(id).outputs;
-      return std::any_of(of.begin(), of.end(), [&](ValueId v) {
-        if (results.count(v)) return false;
-        if (std::find(g_.outputs.begin(), g_.outputs.end(), v) != g_.outputs.end()) return true;
-        auto &users = users_[size_t(v)];
-        return std::any_of(users.begin(), users.end(), [&](NodeId u) { return !g_.node(u).dead && !gone.count(u); });
-      });
-    };
-    for (size_t before = gone.size() + 1; gone.size() < before;) {
-      before = gone.size();
-      for (NodeId id : m.nodes)
-        if (gone.count(id) && used(id)) gone.erase(id), kept.insert(id);
-    }
-    return kept;
-  }
-
   void put_op(const Rule &rule, const Op &op, const Pattern &pattern, const Match &m, NodeId root) {
     std::vector<ValueId> inputs;
     for (auto &t : op.manifest.inputs) {
@@ -317,7 +275,8 @@ class Substituter {
     if (prove_) keep_sides(swap, m, made, outputs, std::move(inputs), fallback);
     g_.node(made.back()).fallback = fallback;
     draft.kept = true;
-    const std::set<NodeId> gone(m.nodes.begin(), m.nodes.end()), kept = needed(m);
+    const std::set<NodeId> gone(m.nodes.begin(), m.nodes.end());
+    const auto kept = shares_ ? needed_outside(g_, users_, m) : std::set<NodeId>();
     for (size_t i = 0; i < outputs.size(); ++i) {
       users_.resize(g_.value_count());
       for (NodeId u : users_[size_t(m.results[i])]) {
