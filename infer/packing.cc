@@ -1,18 +1,13 @@
 #include "infer/packing.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
-#include <new>
 
 #include "infer/native.h"
 
 namespace opgraft {
 namespace {
-
-constexpr size_t kLargePage = size_t(2) << 20;
 
 // One prepare, to be run on any thread.
 struct Packing {
@@ -53,10 +48,8 @@ void allocate_blobs(std::vector<Packing> &packings) {
     for (Packing &p : packings) *p.blob = allocate(p.bytes);
     return;
   }
-  void *base = nullptr;
-  if (posix_memalign(&base, kLargePage, total) != 0) throw std::bad_alloc();
-  const std::shared_ptr<void> all(base, std::free);
-  madvise(base, total, MADV_HUGEPAGE);  // where there are none, it does without
+  const std::shared_ptr<void> all = allocate(total);
+  void *const base = all.get();
   size_t at = 0;
   for (Packing &p : packings) {
     *p.blob = std::shared_ptr<void>(all, static_cast<char *>(base) + at);

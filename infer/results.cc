@@ -84,7 +84,7 @@ std::vector<Tensor> Results::make(const std::vector<TensorType> &types) {
       continue;
     }
     void *data = shelf_->take(bytes);
-    if (!data && posix_memalign(&data, 64, bytes) != 0) throw std::bad_alloc();
+    if (!data) data = take_memory(bytes);
     std::shared_ptr<void> owner(data, [shelf = std::weak_ptr(shelf_), bytes](void *p) {
       if (const auto s = shelf.lock()) s->put({p, bytes});
       else std::free(p);

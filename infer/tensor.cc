@@ -9,12 +9,17 @@
 
 namespace opgraft {
 
-std::shared_ptr<void> allocate(size_t bytes) {
+void *take_memory(size_t bytes) {
+  constexpr size_t kPage = 4096;
+  const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : bytes >= 32 * kPage ? kPage : 64;
   // Not rounded up, so that AddressSanitizer sees a kernel read past the end.
   void *p = nullptr;
-  if (posix_memalign(&p, 64, bytes == 0 ? 1 : bytes) != 0) throw std::bad_alloc();
-  return {p, std::free};
+  if (posix_memalign(&p, alignment, bytes == 0 ? 1 : bytes) != 0) throw std::bad_alloc();
+  if (alignment == kLargePage) madvise(p, bytes, MADV_HUGEPAGE);  // where there are none, it does without
+  return p;
 }
+
+std::shared_ptr<void> allocate(size_t bytes) { return {take_memory(bytes), std::free}; }
 
 void forget_pages(const void *data, size_t bytes) {
   const auto page = uintptr_t(sysconf(_SC_PAGESIZE)), begin = reinterpret_cast<uintptr_t>(data);

@@ -2,11 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <memory>
 #include <new>
 #include <random>
+#include <utility>
 #include <vector>
 
 #include "engine_test_util.h"
+#include "infer/tensor.h"
 
 namespace opgraft {
 namespace {
@@ -55,6 +59,25 @@ TEST(Arena, LiveRangesNeverOverlapAndAreAligned) {
       live.pop_back();
     }
   }
+}
+
+TEST(Memory, OfALargeTensorBeginsWithAPageAndOfAVeryLargeOneWithALargePage) {
+  for (const auto &[bytes, alignment] : {std::pair<size_t, size_t>{0, 64},
+                                         {1000, 64},
+                                         {128 << 10, 4096},
+                                         {(2 << 20) + 60, 4096},
+                                         {4 << 20, kLargePage},
+                                         {(9 << 20) + 4, kLargePage}}) {
+    std::vector<std::shared_ptr<void>> blocks;  // several, since one may lie well by chance
+    for (int i = 0; i < 3; ++i) {
+      blocks.push_back(allocate(bytes));
+      EXPECT_EQ(reinterpret_cast<uintptr_t>(blocks.back().get()) % alignment, 0u) << bytes;
+      std::memset(blocks.back().get(), i, bytes);
+    }
+    Tensor t(OPGRAFT_FLOAT32, {int64_t(bytes / 4)});
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(t.data<float>()) % alignment, 0u) << bytes;
+  }
+  EXPECT_THROW(allocate(size_t(1) << 60), std::bad_alloc);
 }
 
 TEST(Arena, ImpossibleSizesAreRefused) {
