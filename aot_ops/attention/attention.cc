@@ -244,19 +244,27 @@ template <bool kCached> void Kernel(Context &c) {
   g.packed_k = k, g.packed_v = v;
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
-  c.parallel_for(
-      heads, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)), [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i) {
-          const int64_t at = (i / g.kv_heads * g.k_at.batch + i % g.kv_heads * g.k_at.head) * element;
-          const int64_t n = g.length(i / g.kv_heads);
-          f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, n, 0, panel_count(n), k + i * g.k_floats);
-          f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, n, g.dim, 0, panel_count(g.dim),
-                 v + i * g.v_floats);
-        }
-      });
+  const auto pack = [&](int64_t head) {
+    const int64_t at = (head / g.kv_heads * g.k_at.batch + head % g.kv_heads * g.k_at.head) * element;
+    const int64_t n = g.length(head / g.kv_heads);
+    f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, n, 0, panel_count(n), k + head * g.k_floats);
+    f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, n, g.dim, 0, panel_count(g.dim),
+           v + head * g.v_floats);
+  };
   const auto attend = Attend_simd(t);
-  const int64_t grain = std::max<int64_t>(1, 200000 / std::max<int64_t>(4 * kQueries * g.keys * g.dim, 1));
-  c.parallel_for(heads * ((g.rows() + kQueries - 1) / kQueries), grain, [&](int64_t b, int64_t e) { attend(g, b, e); });
+  const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
+  const int64_t work = std::max<int64_t>(4 * kQueries * g.keys * g.dim, 1);  // of a block
+  if (heads >= 4 * c.threads()) {
+    // Each is packed by the thread that uses it: else the lines of short ones go to and fro between the cores.
+    const int64_t grain = std::max<int64_t>(1, 200000 / (blocks * work));
+    return c.parallel_for(heads, grain, [&](int64_t begin, int64_t end) {
+      for (int64_t head = begin; head < end; ++head) pack(head), attend(g, head * blocks, (head + 1) * blocks);
+    });
+  }
+  c.parallel_for(heads, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)), [&](int64_t b, int64_t e) {
+    for (int64_t head = b; head < e; ++head) pack(head);
+  });
+  c.parallel_for(heads * blocks, std::max<int64_t>(1, 200000 / work), [&](int64_t b, int64_t e) { attend(g, b, e); });
 }
 
 template <bool kCached> void Reference(Context &c) {
