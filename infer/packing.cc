@@ -1,6 +1,7 @@
 #include "infer/packing.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <functional>
 
@@ -29,9 +30,17 @@ int prepare(const PackRequest &r, void *dst, uint64_t *bytes) {
   return r.op->native->prepare(&args, r.input, dst, bytes);
 }
 
-void pack(void *packings, int64_t begin, int64_t end, int32_t) {
-  for (int64_t i = begin; i < end; ++i) {
-    Packing &p = static_cast<Packing *>(packings)[i];
+// The threads take one after another, the largest first, so that they end together. (parallel_for alone would hand out
+// several at a time, the largest together.)
+struct Queue {
+  std::vector<Packing> &packings;
+  std::atomic<size_t> next{0};
+};
+
+void pack(void *queue, int64_t, int64_t, int32_t) {
+  auto &[packings, next] = *static_cast<Queue *>(queue);
+  for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < packings.size();) {
+    Packing &p = packings[i];
     p.status = prepare(*p.request, p.blob->get(), &p.bytes);
     if (p.status) p.error = last_error(*p.request->op, p.status);
     p.request->weight->rest();
@@ -90,9 +99,10 @@ void PackedWeights::answer(std::vector<PackRequest> &requests) {
     entries.push_back(found);
   }
   allocate_blobs(packings);
-  // The largest first, so that the threads end together.
   std::ranges::stable_sort(packings, std::greater<>(), &Packing::bytes);
-  host()->parallel_for(host()->context, int64_t(packings.size()), 1, pack, packings.data());
+  Queue queue{packings};
+  const int64_t threads = host()->threads(host()->context);
+  host()->parallel_for(host()->context, std::min(threads, int64_t(packings.size())), 1, pack, &queue);
   for (const Packing &p : packings)
     if (p.status) throw Error(p.status & 0xff, p.error);
   for (size_t i = 0; i < requests.size(); ++i) requests[i].packed = entries[i]->blob.get();

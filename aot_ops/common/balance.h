@@ -16,8 +16,10 @@ constexpr int64_t kWaking = 30'000, kSoon = 100'000;
 // is summed; in the red, loops run on their own thread for a time many times the loss, then sharing is
 // tried again. Written by the owner of the pool only.
 struct Balance {
-  static constexpr int64_t kMost = 2'000'000;        // won time that is remembered: a hiccup of the machine uses it up
-  static constexpr int64_t kFirst = 4, kLast = 256;  // times the loss; doubled until sharing pays again
+  static constexpr int64_t kMost = 2'000'000;  // won time that is remembered: a hiccup of the machine uses it up
+  // Times the loss; doubled until sharing pays again, up to kSome where each try lost less than kLeast: a worker that
+  // only took long to wake.
+  static constexpr int64_t kFirst = 4, kSome = 16, kLast = 256;
   // A loss counts as this much at least and at most: a machine that stood still for a while has not lost a core.
   static constexpr int64_t kLeast = 200'000, kWorst = 8'000'000;
   static constexpr int kSample = 8;  // one loop of so many asks for the owner's CPU time; all do until sharing has won
@@ -48,7 +50,7 @@ struct Balance {
     if (won > 0 && (streak += won) > 2 * kMost) factor = kFirst;
     if (sum >= 0) return;
     alone_until.store(end + factor * std::clamp(-sum, kLeast, kWorst), std::memory_order_relaxed);
-    factor = std::min(2 * factor, kLast);
+    factor = std::max(factor, std::min(2 * factor, -sum < kLeast ? kSome : kLast));
     sum = streak = tried = 0;
   }
 };

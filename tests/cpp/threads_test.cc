@@ -167,6 +167,18 @@ TEST(PoolBalance, AWorkerThatDoesNotComeOrHoldsLoopsUpIsALoss) {
   book(balance, at, 60, 3000, 16);
   EXPECT_GE(balance.alone_until, second + 16 * 2'900'000) << "the first loop is free only if nothing is lost";
 }
+TEST(PoolBalance, AWorkerThatOnlyTakesLongToWakeKeepsLoopsAloneForMillisecondsAtMost) {
+  opgraft::Balance balance;
+  book(balance, 1000, 60, 3000, 8);
+  for (int i = 0; i < 20; ++i) {
+    const int64_t at = balance.alone_until / 1000;
+    book(balance, at, 120, 8, 16);  // it had not come after 120 us; 8 were lost
+    EXPECT_LE(balance.alone_until / 1000 - at - 128, 16 * 200);
+  }
+  const int64_t at = balance.alone_until / 1000;
+  book(balance, at, 60, 3000, 8);
+  EXPECT_LE(balance.alone_until / 1000 - at - 3060, 16 * 3000);
+}
 // A loop of 20 us, 25 to the next, that has run alone and shared.
 struct LoopTimesOf20us {
   LoopTimesOf20us(int64_t shared, int64_t gap) {
