@@ -248,7 +248,7 @@ void PackWeight(InferContext &c, int, void *dst) {
   const Conv g = packable(c);
   if (g.winograd) winograd_pack(g, static_cast<float *>(dst));
   else if (g.depthwise()) depthwise_pack(g, static_cast<float *>(dst));
-  else general_pack(g, 0, g.groups, static_cast<float *>(dst));
+  else general_pack(g, 0, general_pack_units(g), static_cast<float *>(dst));
 }
 
 template <Form form> void Kernel(Context &c) {
@@ -271,9 +271,10 @@ template <Form form> void Kernel(Context &c) {
   if (!folded) scratch += constant_floats(g);
   if (!g.packed && packed_floats(g)) {
     g.packed = scratch;
+    const int64_t units = g.depthwise() ? 0 : general_pack_units(g);
     if (g.depthwise()) depthwise_pack(g, scratch);
     else
-      c.parallel_for(g.groups, std::max<int64_t>(1, 16384 / (g.m() * g.k())),
+      c.parallel_for(units, std::max<int64_t>(1, 16384 * units / (g.groups * g.m() * g.k())),
                      [&](int64_t begin, int64_t end) { general_pack(g, begin, end, scratch); });
     scratch += round_up(packed_floats(g));
   }

@@ -81,8 +81,9 @@ struct Conv {
 bool in_pairs(const Conv &g);
 // The kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
 // thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
-// pack works on groups [begin, end).
+// pack works on units [begin, end), a panel of a group's outputs each.
 int64_t general_packed_floats(const Conv &g);
+int64_t general_pack_units(const Conv &g);
 void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst);
 void general_plan(Conv &g);
 void general_run(const Conv &g, int64_t begin, int64_t end, float *scratch);

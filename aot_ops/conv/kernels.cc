@@ -139,10 +139,10 @@ bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels 
 
 int64_t general_packed_floats(const Conv &g) { return g.groups * packed_floats(g.steps(), g.m()); }
 
-// Weights of a group as words of two channels, [O, C / 2, kH, kW].
-static void pair_weights(const Conv &g, const uint16_t *from, uint32_t *to) {
+// Weights of `outputs` as words of two channels, [O, C / 2, kH, kW].
+static void pair_weights(const Conv &g, int64_t outputs, const uint16_t *from, uint32_t *to) {
   const int64_t taps = g.taps(), each = g.channels / g.groups;
-  for (int64_t o = 0; o < g.m(); ++o, from += each * taps)
+  for (int64_t o = 0; o < outputs; ++o, from += each * taps)
     for (int64_t c = 0; c < each; c += 2)
       for (int64_t t = 0; t < taps; ++t) {
         const auto at = [&](int64_t i) -> uint32_t {
@@ -152,22 +152,26 @@ static void pair_weights(const Conv &g, const uint16_t *from, uint32_t *to) {
       }
 }
 
+int64_t general_pack_units(const Conv &g) { return g.groups * panel_count(g.m()); }
+
 void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
   const int64_t k = g.k(), m = g.m(), taps = g.taps(), each = k / taps, element = int64_t(dtype_size(g.dtype));
+  const int64_t panels = panel_count(m), width = PanelWidth_simd()();
   const auto kernels = gemm_kernels(g.dtype), words = gemm_kernels(OPGRAFT_FLOAT32);
-  std::vector<float> turned(g.nhwc || g.pairs ? size_t(m * k) : 0);
-  for (int64_t group = begin; group < end; ++group) {
-    const char *from = static_cast<const char *>(g.weight) + group * m * k * element;
-    float *to = dst + group * packed_floats(g.steps(), m);
+  std::vector<float> turned(g.nhwc || g.pairs ? size_t(std::min(m, width) * k) : 0);
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t group = unit / panels, first = unit % panels * width, outputs = std::min(width, m - first);
+    const char *from = static_cast<const char *>(g.weight) + (group * m + first) * k * element;
+    float *to = dst + group * packed_floats(g.steps(), m) + first * g.steps();
     if (g.pairs) {
-      pair_weights(g, reinterpret_cast<const uint16_t *>(from), reinterpret_cast<uint32_t *>(turned.data()));
-      words.pack({turned.data(), 1, g.steps()}, g.steps(), m, 0, panel_count(m), to);
+      pair_weights(g, outputs, reinterpret_cast<const uint16_t *>(from), reinterpret_cast<uint32_t *>(turned.data()));
+      words.pack({turned.data(), 1, g.steps()}, g.steps(), outputs, 0, 1, to);
     } else if (g.nhwc) {  // [kH, kW, C] to [C, kH, kW]
-      for (int64_t o = 0; o < m; ++o)
+      for (int64_t o = 0; o < outputs; ++o)
         kernels.widen({from + o * k * element, 1, each}, taps, 0, each, turned.data() + o * k, taps);
-      words.pack({turned.data(), 1, k}, k, m, 0, panel_count(m), to);
+      words.pack({turned.data(), 1, k}, k, outputs, 0, 1, to);
     } else {
-      kernels.pack({from, 1, k}, k, m, 0, panel_count(m), to);
+      kernels.pack({from, 1, k}, k, outputs, 0, 1, to);
     }
   }
 }
