@@ -22,9 +22,14 @@ using protozero::pbf_writer;
 // Written as Custom.
 bool is_custom(const Graph &graph, const Node &n) {
   const Manifest &m = n.impl->manifest;
-  return !n.spec.empty() || n.fallback || m.custom || std::any_of(n.inputs.begin(), n.inputs.end(), [&](ValueId v) {
-    return m.primitive_rank && int64_t(graph.value(v).type.dims.size()) > *m.primitive_rank;
+  const bool ours = std::ranges::any_of(n.attrs, [&](auto &a) {
+    const ManifestAttr *attr = m.attr(a.first);
+    return attr && attr->ours;
   });
+  return ours || !n.spec.empty() || n.fallback || m.custom ||
+         std::any_of(n.inputs.begin(), n.inputs.end(), [&](ValueId v) {
+           return m.primitive_rank && int64_t(graph.value(v).type.dims.size()) > *m.primitive_rank;
+         });
 }
 
 class Writer {

@@ -83,6 +83,7 @@ class Reader {
       for (auto &n : m.mindir)
         if (m.input_index(n) < 0 && !m.attr(n))
           fail(x, fmt::format("mindir names '{}', which is no input or attribute", n));
+        else if (m.attr(n) && m.attr(n)->ours) fail(x, fmt::format("mindir names '{}', which is ours", n));
     }
     if (auto n = doc["names"]) m.names = names(n, m);
     if (auto r = doc["replaces"]) m.replaces = strings(r, "replaces");
@@ -180,7 +181,7 @@ class Reader {
   }
   ManifestAttr attribute(const YAML::Node &e) const {
     if (!e.IsMap()) fail(e, "attrs must be a list of {name, type}");
-    only(e, {"name", "type", "default", "axis_of", "tuple", "doc"});
+    only(e, {"name", "type", "default", "axis_of", "tuple", "ours", "doc"});
     static constexpr const char *kKinds[] = {"bool", "int", "float", "str", "ints", "floats", "ints2d", "floats2d"};
     ManifestAttr a;
     a.name = text(e, "name");
@@ -198,6 +199,8 @@ class Reader {
     a.tuple = flag(e, "tuple", false);
     if (a.tuple && a.kind != OPGRAFT_ATTR_INT)
       fail(e, fmt::format("attribute {}: tuple goes with type int, got {}", a.name, type));
+    a.ours = flag(e, "ours", false);
+    if (a.ours && !e["default"]) fail(e, fmt::format("attribute {}: ours goes with a default", a.name));
     if (auto d = e["default"]) switch (a.kind) {
         case OPGRAFT_ATTR_BOOL: a.fallback = flag(e, "default", false); break;
         case OPGRAFT_ATTR_INT: a.fallback = number<int64_t>(d, "an int"); break;

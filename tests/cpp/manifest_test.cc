@@ -18,7 +18,7 @@ outputs:
   - {name: y, dtype: T}
 attrs:
   - {name: factor, type: float, default: 2.5}
-  - {name: mode, type: str, default: fast}
+  - {name: mode, type: str, default: fast, ours: true}
   - {name: sizes, type: ints, default: [1, -2], axis_of: x}
   - {name: grid, type: floats2d, default: [[1, 2], []]}
   - {name: strict, type: bool}
@@ -39,6 +39,8 @@ TEST(Manifest, ReadsEveryField) {
   auto &m = all[0];
   EXPECT_EQ(m.name, "Scale");
   EXPECT_EQ(m.attr("sizes")->axis_of, "x");
+  EXPECT_TRUE(m.attr("mode")->ours);
+  EXPECT_FALSE(m.attr("factor")->ours);
   EXPECT_EQ(m.version, "2.1.3");
   EXPECT_EQ(m.least_inputs(), 1);
   EXPECT_EQ(m.input_index("axes"), 1);
@@ -101,6 +103,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"order", "dtype: int64, optional: true", "dtype: int64, optional: true}\n  - {name: z, dtype: T",
             "must be optional"},
         Bad{"attribute type", "type: float,", "type: real,", "got 'real'"},
+        Bad{"ours without a default", "default: 2.5", "ours: true", "ours goes with a default"},
         Bad{"axis of a float", "default: 2.5", "default: 2.5, axis_of: x", "axis_of goes with type int or ints"},
         Bad{"axis of nothing", "type: float, default: 2.5", "type: int, axis_of: q", "axis_of must name an input"},
         Bad{"default", "default: 2.5", "default: x", "default must be"},
@@ -108,6 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"in-place output", "{output: y, input: x}", "{output: q, input: x}", "no output is named 'q'"},
         Bad{"flag", "deterministic: false", "deterministic: maybe", "true or false"},
         Bad{"mindir", "mindir: [x,", "mindir: [q,", "mindir names 'q'"},
+        Bad{"mindir of ours", "mindir: [x,", "mindir: [mode,", "mindir names 'mode', which is ours"},
         Bad{"names", "deterministic: false", "names: [{name: A, mindir: [x, q]}]", "'q' is no input"},
         Bad{"names without operands", "deterministic: false", "names: [{name: A}]", "field 'mindir' is missing"},
         Bad{"names of something else", "deterministic: false", "names: [[A]]", "list of text or {name, mindir}"},

@@ -6,6 +6,7 @@ import opgraft
 import opgraft.mindspore
 import pytest
 from mindspore import Tensor, nn, ops
+from opgraft import _core
 
 MODES = pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE], ids=["pynative", "graph"])
 
@@ -246,6 +247,33 @@ def test_exported_quantising(make, shape, tmp_path):
     got, swapped = grafted(net, x, tmp_path)
     assert swapped == ([] if make is Narrow else ["QuantV2"])
     np.testing.assert_array_equal(got, net(Tensor(x)).asnumpy())
+
+
+def eight_bits(*shape):
+    return np.random.default_rng(5).integers(-128, 128, shape).astype(np.int8)
+
+
+@pytest.mark.parametrize("net,x,terms", [
+    (lambda: QuantisedLayer(eight_bits(35, 18), np.full((35, 1), 0.01, np.float32), np.int8(-5), normal(35)),
+     eight_bits(5, 18), 0),
+    (lambda: Quantised(eight_bits(35, 18), np.full((35, 1), 0.01, np.float32), np.full((35, 1), 3, np.int8)),
+     normal(5, 18), 18),
+    (lambda: Dequantised(np.full(18, 3, np.float32), np.full(18, 0.01, np.float32)), eight_bits(5, 18), 0),
+    (lambda: Clamped(np.float32(0.5), np.int8(3)), 9 * normal(5, 18), 0),
+    (lambda: Symmetric(np.float32(0.5), np.int8(0)), 9 * normal(5, 18), 0),
+], ids=["QuantBatchMatmul", "WeightQuantBatchMatmul", "AntiQuant", "QuantV2", "QuantV2, divided"])  # fmt: skip
+def test_what_the_primitive_has_not_is_written_as_a_custom(net, x, terms, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    ms.export(net(), Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    assert len(opgraft.rewrite.substitute(graph).swapped) == 1
+    want = _core.Session(_core.Model(graph)).run([x])[0]
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))(Tensor(x)).asnumpy()
+    # MindSpore's weight is no constant and not packed: another order of the sum, of terms up to 1.31 |x|.
+    assert (abs(back - want) <= 2 * (terms + 1) * 2.0**-24 * terms * 1.31 * abs(x).max()).all()
+    again = _core.Session(_core.Model(opgraft.load(tmp_path / "grafted.mindir"))).run([x])[0]
+    np.testing.assert_array_equal(again, want)
 
 
 class Layer(nn.Cell):
