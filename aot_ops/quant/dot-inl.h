@@ -31,7 +31,8 @@ HWY_INLINE void DotTileOf(const void *a, int64_t lda, const int8_t *b, int64_t k
   DotVec lo[R], hi[R];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) lo[r] = hi[r] = hn::Zero(d);
-  for (int64_t i = 0; i < k; i += kStep) {
+  RowsTogether<R> from(a, lda);
+  for (int64_t i = 0; i < k; i += kStep, from.advance(4)) {
     const int8_t *at = b + i * kPanel;
     __builtin_prefetch(at + 2048, 0, 2);
 #if HWY_TARGET == HWY_AVX3
@@ -42,7 +43,7 @@ HWY_INLINE void DotTileOf(const void *a, int64_t lda, const int8_t *b, int64_t k
 #pragma GCC unroll 16
       for (int r = 0; r < R; ++r) {
         int32_t four;
-        std::memcpy(&four, static_cast<const char *>(a) + r * lda + i, 4);
+        std::memcpy(&four, from.at(r), 4);
         const auto x = hn::Set(d, four);
         // As assembly, as in simd.h: a caller compiled without VNNI could not inline the intrinsic.
         asm("vpdpbusd %2, %1, %0" : "+v"(lo[r].raw) : "v"(x.raw), "v"(b0.raw));
@@ -56,7 +57,7 @@ HWY_INLINE void DotTileOf(const void *a, int64_t lda, const int8_t *b, int64_t k
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       int32_t two;
-      std::memcpy(&two, static_cast<const char *>(a) + r * lda + 2 * i, 4);
+      std::memcpy(&two, from.at(r), 4);
       const auto x = hn::BitCast(d16, hn::Set(d, two));
       lo[r] = hn::ReorderWidenMulAccumulate(d, x, b0, lo[r], none);
       hi[r] = hn::ReorderWidenMulAccumulate(d, x, b1, hi[r], none);
