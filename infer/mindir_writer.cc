@@ -24,7 +24,7 @@ bool is_custom(const Graph &graph, const Node &n) {
   const Manifest &m = n.impl->manifest;
   const bool ours = std::ranges::any_of(n.attrs, [&](auto &a) {
     const ManifestAttr *attr = m.attr(a.first);
-    return attr && attr->ours;
+    return attr && attr->ours && !(a.second == attr->fallback);
   });
   return ours || !n.spec.empty() || n.fallback || m.custom ||
          std::any_of(n.inputs.begin(), n.inputs.end(), [&](ValueId v) {

@@ -83,7 +83,6 @@ class Reader {
       for (auto &n : m.mindir)
         if (m.input_index(n) < 0 && !m.attr(n))
           fail(x, fmt::format("mindir names '{}', which is no input or attribute", n));
-        else if (m.attr(n) && m.attr(n)->ours) fail(x, fmt::format("mindir names '{}', which is ours", n));
     }
     if (auto n = doc["names"]) m.names = names(n, m);
     if (auto r = doc["replaces"]) m.replaces = strings(r, "replaces");

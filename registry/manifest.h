@@ -28,7 +28,7 @@ struct ManifestAttr {
   std::string name;
   int32_t kind = 0;  // opgraft_attr_kind
   std::optional<AttrValue> fallback;
-  bool ours = false;      // MindSpore's primitive has it not: a node that sets it is no such primitive
+  bool ours = false;      // other values than the default are not MindSpore's: a node with one is no such primitive
   std::string axis_of{};  // it counts dimensions of this input: -1 is the last one
   bool tuple = false;     // an int for which MindSpore's primitive takes a tuple
 };

@@ -111,7 +111,6 @@ INSTANTIATE_TEST_SUITE_P(
         Bad{"in-place output", "{output: y, input: x}", "{output: q, input: x}", "no output is named 'q'"},
         Bad{"flag", "deterministic: false", "deterministic: maybe", "true or false"},
         Bad{"mindir", "mindir: [x,", "mindir: [q,", "mindir names 'q'"},
-        Bad{"mindir of ours", "mindir: [x,", "mindir: [mode,", "mindir names 'mode', which is ours"},
         Bad{"names", "deterministic: false", "names: [{name: A, mindir: [x, q]}]", "'q' is no input"},
         Bad{"names without operands", "deterministic: false", "names: [{name: A}]", "field 'mindir' is missing"},
         Bad{"names of something else", "deterministic: false", "names: [[A]]", "list of text or {name, mindir}"},

@@ -133,3 +133,34 @@ def test_control_flow_is_refused(tmp_path):
     ms.export(Branches(), Tensor(np.ones(3, np.float32)), file_name=str(tmp_path / "net"), file_format="MINDIR")
     with pytest.raises(ValueError, match=r"calls the file's function .*; opgraft reads one graph, without calls"):
         opgraft.load(tmp_path / "net.mindir")
+
+
+IMAGE, WINDOW = (1, 6, 6, 4), {"kernel_size": [2, 2], "strides": [2, 2], "pad_mode": "VALID"}
+
+
+@pytest.mark.parametrize("name,shapes,attrs", [
+    ("Dense", [(4, 8), (6, 8), (6,)], {"activation": "relu"}),
+    ("Dense", [(4, 8), (8, 6), (6,)], {"transpose_b": False}),
+    ("GeLU", [(4, 8)], {"approximate": "none"}), ("GeLUGrad", [(4, 8), (4, 8)], {"approximate": "none"}),
+    ("Swiglu", [(4, 8)], {"gate_first": False}), ("SwigluGrad", [(4, 8), (4, 4)], {"gate_first": False}),
+    ("RotaryPositionEmbedding", [(1, 2, 3, 8), (3, 4), (3, 4)], {"rotary_dim": 4}),
+    ("RotaryPositionEmbeddingGrad", [(1, 2, 3, 8), (3, 4), (3, 4), (1, 2, 3, 8)], {"rotary_dim": 4}),
+    ("LayerNormGrad", [(4, 8), (4, 8), (4, 1), (4, 1), (8,)],
+     {"epsilon": 0.125, "begin_norm_axis": 1, "begin_params_axis": 1}),
+    ("MaxPool", [IMAGE], {**WINDOW, "format": "NHWC"}), ("AvgPool", [IMAGE], {**WINDOW, "data_format": "NHWC"}),
+    ("Conv2D", [IMAGE, (3, 3, 3, 4)], {"out_channel": 3, "kernel_size": [3, 3], "format": "NHWC"}),
+    ("BatchNorm", [IMAGE, (4,), (4,), (4,), (4,)], {"is_training": False, "data_format": "NHWC"}),
+])  # fmt: skip
+def test_a_value_that_the_primitive_or_its_cpu_kernel_has_not_is_kept(name, shapes, attrs, tmp_path):
+    """Written as a Custom; as MindSpore's primitive it would be ignored or refused there."""
+
+    class Net(nn.Cell):
+        def construct(self, *x):
+            return opgraft.ops.primitive(name, *x, **attrs)
+
+    arrays, file = [abs(normal(*s)) for s in shapes], str(tmp_path / "net.mindir")
+    opgraft.export(Net(), *map(opgraft.Tensor, arrays), file_name=file)
+    want = _core.run_op(_core.resolve(name), arrays, attrs)[0]
+    for out in (ms.nn.GraphCell(ms.load(file))(*map(Tensor, arrays)),
+                nn.GraphCell(opgraft.load(file))(*map(opgraft.Tensor, arrays))):  # fmt: skip
+        np.testing.assert_array_equal((out[0] if isinstance(out, (tuple, list)) else out).asnumpy(), want)
