@@ -72,9 +72,9 @@ bool all_zeros(const Tensor &t);
 constexpr size_t kLargePage = size_t(2) << 20;  // bytes
 
 // `bytes` of 64-byte aligned memory (never null for 0); take_memory's is freed by std::free. From 128 KiB on it begins
-// with a page: what the allocator gives begins 64 bytes into one, NumPy's arrays 16, and a load of theirs that follows a
-// store to ours would meet it in the low 12 bits of the address, which is all that a processor compares at first. From
-// 4 MiB on it lies on large pages, which cost fewer faults to fill and fewer misses to read.
+// with a page: what the allocator gives begins 64 bytes into one, NumPy's arrays 16, and a load of theirs that follows
+// a store to ours would meet it in the low 12 bits of the address, which is all that a processor compares at first.
+// From 4 MiB on it lies on large pages, which cost fewer faults to fill and fewer misses to read.
 void *take_memory(size_t bytes);
 std::shared_ptr<void> allocate(size_t bytes);
 
