@@ -27,8 +27,22 @@ def gradients(x, gate, dy):
     return [dy * silu(gate), dy * x * slope(gate)]
 
 
-def interleaved_gradient(x, dy):
-    return np.stack(gradients(x[..., ::2], x[..., 1::2], dy), -1).reshape(x.shape)
+def turns(x, gate_first):
+    return (x[..., 1::2], x[..., ::2]) if gate_first else (x[..., ::2], x[..., 1::2])
+
+
+def in_turn(of_x, of_gate, gate_first):
+    both = np.stack([of_gate, of_x] if gate_first else [of_x, of_gate], -1)
+    return both.reshape(twice(of_x.shape))
+
+
+def interleaved(x, gate_first=False):
+    half, gate = turns(x, gate_first)
+    return half * silu(gate)
+
+
+def interleaved_gradient(x, dy, gate_first=False):
+    return in_turn(*gradients(*turns(x, gate_first), dy), gate_first)
 
 
 def halves(x, dim, gate_first):
@@ -49,7 +63,7 @@ def swiglu_halves(x, dim=-1, gate_first=True):
 REFERENCE = {
     "SwiGLU": lambda x, gate: x * silu(gate),
     "SwiGLUGrad": gradients,
-    "SwiGLUInterleaved": lambda x: x[..., ::2] * silu(x[..., 1::2]),
+    "SwiGLUInterleaved": interleaved,
     "SwiGLUInterleavedGrad": interleaved_gradient,
     "Swiglu": swiglu_halves,
     "SwigluGrad": halves_gradient,
@@ -70,9 +84,8 @@ def slope_bound(u, x, gate, dy):
     return np.abs(dy * x) * (slope_off + ZERO)
 
 
-def interleaved_bound(u, x, dy):
-    bound = slope_bound(u, x[..., ::2], x[..., 1::2], dy)
-    return np.stack([ZERO * np.abs(dy), bound], -1).reshape(x.shape)
+def interleaved_bound(u, x, dy, gate_first=False):
+    return in_turn(ZERO * np.abs(dy), slope_bound(u, *turns(x, gate_first), dy), gate_first)
 
 
 def halves_bound(u, x, dy, dim=-1, gate_first=True):
@@ -83,7 +96,7 @@ def halves_bound(u, x, dy, dim=-1, gate_first=True):
 
 BOUND = {
     "SwiGLU": lambda u, x, gate: ZERO * np.abs(x),
-    "SwiGLUInterleaved": lambda u, x: ZERO * np.abs(x[..., ::2]),
+    "SwiGLUInterleaved": lambda u, x, gate_first=False: ZERO * np.abs(turns(x, gate_first)[0]),
     "Swiglu": lambda u, x, dim=-1, gate_first=True: ZERO * np.abs(halves(x, dim, gate_first)[0]),
     "SwiGLUGrad": lambda u, x, gate, dy: [ZERO * np.abs(dy), slope_bound(u, x, gate, dy)],
     "SwiGLUInterleavedGrad": interleaved_bound,
@@ -118,6 +131,8 @@ for t in TOLERANCE:
             continue
         wide = twice(s)
         CASES += [case("SwiGLUInterleaved", t, (t, wide)), case("SwiGLUInterleavedGrad", t, (t, wide), (t, s))]
+        CASES += [case("SwiGLUInterleaved", t, (t, wide), gate_first=True)]
+        CASES += [case("SwiGLUInterleavedGrad", t, (t, wide), (t, s), gate_first=True)]
         CASES += [case("Swiglu", t, (t, wide)), case("SwigluGrad", t, (t, wide), (t, s))]
         CASES += [case("Swiglu", t, (t, wide), gate_first=False)]
         CASES += [case("SwigluGrad", t, (t, wide), (t, s), gate_first=False)]

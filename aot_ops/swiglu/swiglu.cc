@@ -36,30 +36,39 @@ void SeparateGrad(const void *x, const void *gate, const void *dy, void *dx, voi
          static_cast<const T *>(dy));
 }
 
-// x and gate alternate: the pair (x, gate) of output i lies at 2i.
-template <class T> void Interleaved(const void *pairs, void *to, int64_t n) {
+// x and gate alternate: the pair (x, gate), or (gate, x), of output i lies at 2i.
+template <class T, bool kGateFirst> HWY_INLINE void InterleavedOf(const void *pairs, void *to, int64_t n) {
   const T *xg = static_cast<const T *>(pairs);
   T *y = static_cast<T *>(to);
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  auto of = [&](auto v) HWY_ATTR { return hn::Mul(v.even, Silu<T>(d, v.odd)); };
+  auto of = [&](auto v) HWY_ATTR {
+    return kGateFirst ? hn::Mul(v.odd, Silu<T>(d, v.even)) : hn::Mul(v.even, Silu<T>(d, v.odd));
+  };
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) StoreF32(of(LoadPairs(d, xg + 2 * i)), d, y + i);
   if (size_t rest = size_t(n - i)) StoreF32N(of(LoadPairsN(d, xg + 2 * i, rest)), d, y + i, rest);
 }
-template <class T> void InterleavedGrad(const void *pairs, const void *gradient, void *to, int64_t n) {
+template <class T> void Interleaved(const void *pairs, void *to, int64_t n, bool gate_first) {
+  (gate_first ? InterleavedOf<T, true> : InterleavedOf<T, false>)(pairs, to, n);
+}
+template <class T, bool kGateFirst>
+HWY_INLINE void InterleavedGradOf(const void *pairs, const void *gradient, void *to, int64_t n) {
   const T *xg = static_cast<const T *>(pairs), *dy = static_cast<const T *>(gradient);
   T *dxg = static_cast<T *>(to);
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   auto of = [&](auto v, auto t) HWY_ATTR {
-    const auto g = Gradient<T>(d, v.even, v.odd, t);
-    return Neighbours<decltype(t)>{g.x, g.gate};
+    const auto g = kGateFirst ? Gradient<T>(d, v.odd, v.even, t) : Gradient<T>(d, v.even, v.odd, t);
+    return kGateFirst ? Neighbours<decltype(t)>{g.gate, g.x} : Neighbours<decltype(t)>{g.x, g.gate};
   };
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) StorePairs(of(LoadPairs(d, xg + 2 * i), LoadF32(d, dy + i)), d, dxg + 2 * i);
   if (size_t rest = size_t(n - i))
     StorePairsN(of(LoadPairsN(d, xg + 2 * i, rest), LoadF32N(d, dy + i, rest)), d, dxg + 2 * i, rest);
+}
+template <class T> void InterleavedGrad(const void *pairs, const void *gradient, void *to, int64_t n, bool gate_first) {
+  (gate_first ? InterleavedGradOf<T, true> : InterleavedGradOf<T, false>)(pairs, gradient, to, n);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -170,39 +179,46 @@ void InferInterleavedGrad(InferContext &c) {
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
+bool gate_is_first(const Context &c) { return c.attr_bool("gate_first", false); }
+
 void KernelInterleaved(Context &c) {
+  const bool gate_first = gate_is_first(c);
   const auto kernel = Interleaved_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
   const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
   c.parallel_for(c.output(0).size(), kGrain,
-                 [&](int64_t b, int64_t e) { kernel(x + 2 * b * size, y + b * size, e - b); });
+                 [&](int64_t b, int64_t e) { kernel(x + 2 * b * size, y + b * size, e - b, gate_first); });
 }
 void KernelInterleavedGrad(Context &c) {
+  const bool gate_first = gate_is_first(c);
   const auto kernel = InterleavedGrad_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>(), *dy = c.input(1).data<char>();
   char *dx = c.output(0).data<char>();
   const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
-  c.parallel_for(c.input(1).size(), kGrain,
-                 [&](int64_t b, int64_t e) { kernel(x + 2 * b * size, dy + b * size, dx + 2 * b * size, e - b); });
+  c.parallel_for(c.input(1).size(), kGrain, [&](int64_t b, int64_t e) {
+    kernel(x + 2 * b * size, dy + b * size, dx + 2 * b * size, e - b, gate_first);
+  });
 }
 
 void ReferenceInterleaved(Context &c) {
+  const int64_t gate = gate_is_first(c) ? 0 : 1, up = 1 - gate;
   for_type(c, [&](auto zero) {
     using T = decltype(zero);
     const T *x = c.input(0).data<T>();
     for (int64_t i = 0; i < c.output(0).size(); ++i)
-      c.output(0).data<T>()[i] = T(float(double(float(x[2 * i])) * silu(float(x[2 * i + 1]))));
+      c.output(0).data<T>()[i] = T(float(double(float(x[2 * i + up])) * silu(float(x[2 * i + gate]))));
   });
 }
 void ReferenceInterleavedGrad(Context &c) {
+  const int64_t gate = gate_is_first(c) ? 0 : 1, up = 1 - gate;
   for_type(c, [&](auto zero) {
     using T = decltype(zero);
     const T *x = c.input(0).data<T>();
     for (int64_t i = 0; i < c.input(1).size(); ++i) {
-      const double v = float(x[2 * i]), g = float(x[2 * i + 1]), dy = float(c.input(1).data<T>()[i]);
-      c.output(0).data<T>()[2 * i] = T(float(dy * silu(g)));
-      c.output(0).data<T>()[2 * i + 1] = T(float(dy * v * slope(g)));
+      const double v = float(x[2 * i + up]), g = float(x[2 * i + gate]), dy = float(c.input(1).data<T>()[i]);
+      c.output(0).data<T>()[2 * i + up] = T(float(dy * silu(g)));
+      c.output(0).data<T>()[2 * i + gate] = T(float(dy * v * slope(g)));
     }
   });
 }

@@ -107,6 +107,10 @@ def interleaved_any_rank(x):
     return ops.silu(x[..., 1::2]) * x[..., ::2]
 
 
+def interleaved_gate_first(x):
+    return ops.silu(x[..., ::2]) * x[..., 1::2]
+
+
 def interleaved_by_sigmoid(x):
     gate = x[:, 1::2]
     return x[:, ::2] * (gate * ops.sigmoid(gate))
@@ -149,7 +153,7 @@ def first_half_twice(x):
 
 GELU = [erf_half_first, erf_root, erf_function, tanh_pow, tanh_product, tanh_factored, tanh_power_operator,
         tanh_distribution, tanh_over_two, tanh_x_over_two, tanh_by_sigmoid, erf_sum_over_two]  # fmt: skip
-INTERLEAVED = [interleaved, interleaved_any_rank, interleaved_by_sigmoid, interleaved_product]
+INTERLEAVED = [interleaved, interleaved_any_rank, interleaved_gate_first, interleaved_by_sigmoid, interleaved_product]
 HALVES = [halves_split, halves_chunk, halves_mint, halves_slices, halves_product]
 SPELLED = [*[(f, "FusedGeLU") for f in GELU], (silu_sigmoid, "SiLU"), (silu_exp, "SiLU"),
            (silu_inverse, "SiLU"), (silu_reciprocal, "SiLU"), (gated_quotient, "SwiGLU"),
@@ -254,6 +258,7 @@ def tanh_function(x):  # MindSpore's Tanh is off by 1e-4, and so are gradients t
 GRADIENTS = [
     ("SwiGLU", {}, separate, 2),
     ("SwiGLUInterleaved", {}, interleaved, 1),
+    ("SwiGLUInterleaved", {"gate_first": True}, interleaved_gate_first, 1),
     ("Swiglu", {}, halves_split, 1),
     ("Swiglu", {"gate_first": False}, halves_chunk, 1),
     ("SiLU", {}, silu_sigmoid, 1),
