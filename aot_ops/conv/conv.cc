@@ -271,11 +271,13 @@ template <Form form> void Kernel(Context &c) {
   if (!folded) scratch += constant_floats(g);
   if (!g.packed && packed_floats(g)) {
     g.packed = scratch;
-    const int64_t units = g.depthwise() ? 0 : general_pack_units(g);
-    if (g.depthwise()) depthwise_pack(g, scratch);
-    else
-      c.parallel_for(units, std::max<int64_t>(1, 16384 * units / (g.groups * g.m() * g.k())),
+    if (g.depthwise()) {
+      depthwise_pack(g, scratch);
+    } else {
+      const int64_t units = general_pack_units(g), each = g.groups * g.m() * g.k() / units;
+      c.parallel_for(units, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, each)),
                      [&](int64_t begin, int64_t end) { general_pack(g, begin, end, scratch); });
+    }
     scratch += round_up(packed_floats(g));
   }
   const int64_t each = g.cut.scratch, count = conv_units(g);
