@@ -206,6 +206,15 @@ CASES = (
         for t in [*FLOATS, "int8", "int32", "int64"]
         for u in [*FLOATS, "int8", "int32", "int64", "bool"]
     ]
+    + [
+        case("Cast", [("uint8", (3, 23), (0, 256))], {"dtype": u}, TOLERANCE.get(u, 0), SMALLEST.get(u, 0))
+        for u in [*FLOATS, "uint8", "int32", "int64", "bool"]
+    ]
+    + [case("Cast", [(t, (3, 23), (0, 120))], {"dtype": "uint8"}) for t in [*FLOATS, "int8", "int32", "int64"]]
+    + [
+        case("Cast", [(t, [-3e38, -0.5, -1.0, 0.5, 254.0, 255.0, 256.0, 3e38, NAN, INF, -INF])], {"dtype": "uint8"})
+        for t in ["float32", "bfloat16"]
+    ]
     + [case("Cast", [("bool", [True, False, True])], {"dtype": u}) for u in ["float32", "float16", "int64", "bool"]]
     + [case("Cast", [("float32", [INF, -INF, NAN, 0.0])], {"dtype": u}) for u in ["float16", "bfloat16"]]
     + [case("Cast", [("float32", (0, 3))], {"dtype": "int32"})]

@@ -27,7 +27,7 @@ template <class To, class From> To convert(From v) {
   else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<F>) {
     if (x != x) return 0;
     if (x < F(std::numeric_limits<To>::min())) return std::numeric_limits<To>::min();
-    if (x >= -F(std::numeric_limits<To>::min())) return std::numeric_limits<To>::max();
+    if (x >= F(uint64_t(1) << std::numeric_limits<To>::digits)) return std::numeric_limits<To>::max();
     return To(x);
   } else if constexpr (std::is_integral_v<To>) return To(x);
   else return To(float(x));
@@ -67,6 +67,7 @@ template <class From> void ConvertTo(int to, const void *x, void *y, int64_t n) 
     case OPGRAFT_FLOAT16: return Convert<From, float16>(x, y, n);
     case OPGRAFT_BFLOAT16: return Convert<From, bfloat16>(x, y, n);
     case OPGRAFT_INT8: return Convert<From, int8_t>(x, y, n);
+    case OPGRAFT_UINT8: return Convert<From, uint8_t>(x, y, n);
     case OPGRAFT_INT32: return Convert<From, int32_t>(x, y, n);
     case OPGRAFT_INT64: return Convert<From, int64_t>(x, y, n);
     default: return Convert<From, bool>(x, y, n);
@@ -78,6 +79,7 @@ void CastRow(int from, int to, const void *x, void *y, int64_t n) {
     case OPGRAFT_FLOAT16: return ConvertTo<float16>(to, x, y, n);
     case OPGRAFT_BFLOAT16: return ConvertTo<bfloat16>(to, x, y, n);
     case OPGRAFT_INT8: return ConvertTo<int8_t>(to, x, y, n);
+    case OPGRAFT_UINT8: return ConvertTo<uint8_t>(to, x, y, n);
     case OPGRAFT_INT32: return ConvertTo<int32_t>(to, x, y, n);
     case OPGRAFT_INT64: return ConvertTo<int64_t>(to, x, y, n);
     default: return ConvertTo<bool>(to, x, y, n);
@@ -171,17 +173,17 @@ void ReferenceSelect(Context &c) {
 int32_t target_dtype(const Arguments &a) {
   const std::string name = a.attr_string("dtype", "float32");
   const int32_t d = dtype_from_name(name);
-  for (int32_t known :
-       {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL})
+  for (int32_t known : {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_UINT8, OPGRAFT_INT32,
+                        OPGRAFT_INT64, OPGRAFT_BOOL})
     if (d == known) return d;
   a.fail(OPGRAFT_INVALID_VALUE,
-         "dtype must be one of float32, float16, bfloat16, int8, int32, int64, bool, got '" + name + "'");
+         "dtype must be one of float32, float16, bfloat16, int8, uint8, int32, int64, bool, got '" + name + "'");
 }
 
 void InferCast(InferContext &c) {
-  c.check_dtype(
-      0, "x",
-      {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL});
+  c.check_dtype(0, "x",
+                {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT8, OPGRAFT_UINT8, OPGRAFT_INT32,
+                 OPGRAFT_INT64, OPGRAFT_BOOL});
   c.output(target_dtype(c), c.input(0).shape());
 }
 
@@ -198,8 +200,8 @@ void KernelCast(Context &c) {
 }
 
 void ReferenceCast(Context &c) {
-  dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.input(0).dtype(), [&](auto from) {
-    dispatch<float, float16, bfloat16, int8_t, int32_t, int64_t, bool>(c, c.output(0).dtype(), [&](auto to) {
+  dispatch<float, float16, bfloat16, int8_t, uint8_t, int32_t, int64_t, bool>(c, c.input(0).dtype(), [&](auto from) {
+    dispatch<float, float16, bfloat16, int8_t, uint8_t, int32_t, int64_t, bool>(c, c.output(0).dtype(), [&](auto to) {
       using From = decltype(from);
       using To = decltype(to);
       for (int64_t i = 0; i < c.output(0).size(); ++i)

@@ -75,12 +75,13 @@ def quant_steps(x, scale, offset, sqrt_mode, divide, round_first):
     return s, scaled, (np.rint(scaled) if round_first else scaled) + offset
 
 
-def quant(x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False):
-    y = np.clip(quant_steps(x, scale, offset, sqrt_mode, divide, round_first)[-1], -128, 127)
+def quant(x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False, dst_type="int8"):
+    within = np.iinfo(dst_type)
+    y = np.clip(quant_steps(x, scale, offset, sqrt_mode, divide, round_first)[-1], within.min, within.max)
     return (np.trunc if round_first else np.rint)(np.where(np.isnan(y), 0.0, y))
 
 
-def quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False):
+def quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False, dst_type="int8"):
     """Three roundings of what is added: where they decide a half's side, or that of a whole number which is cut, the
     next integer. Where no step rounds there are none."""
     steps = quant_steps(x, scale, offset, sqrt_mode, divide, round_first)
@@ -184,12 +185,13 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
     }
 
 
-def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False, **more):
-    """`scale`, `offset`: how many elements, or a shape; None: N."""
+def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False, x1="int8",
+               **more):  # fmt: skip
+    """`scale`, `offset`: how many elements, or a shape; None: N. `token`: a scale for each row; "rank": of x1's rank."""
     rows = int(np.prod(lead))
     full = 128 if dtype != "int8" else 4  # so that most results of eight bits are within their range
     shapes = [
-        ("int8", (k, *lead) if ta else (*lead, k), (-full, full)),
+        (x1, (k, *lead) if ta else (*lead, k), (-full, full) if x1 == "int8" else (0, 2 * full)),
         ("int8", (n, k) if tb else (k, n), (-full, full)),
         (
             "float32",
@@ -198,7 +200,7 @@ def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, tok
         ),
         ("float32", (n if offset is None else offset,), (-20, 20)),
         ("int32", (n if bias else 0,), (-300, 300)),
-        ("float32", (rows if token and dtype != "int32" else 0,), (0.1, 1.0)),
+        ("float32", (*lead, 1) if token == "rank" else (rows if token and dtype != "int32" else 0,), (0.1, 1.0)),
     ]
     return {
         "op": "QuantBatchMatmul",
@@ -223,6 +225,11 @@ CASES = (
     + [quant_case(t, (13,), 24, 45, 6, None, offset, bias, x1_offset=3.0) for t in OUTPUTS[:3] for offset in (1, None)
        for bias in (False, True)]
     + [quant_case("float32", (13,), 24, 45, 3, s, tb=tb) for tb, s in ((False, (1, 45)), (True, (45, 1)))]
+    + [quant_case(t, *s, tb=tb, x1="uint8", x1_offset=z) for t in OUTPUTS for s in SIZES for tb in (False, True)
+       for z in ((0.0, 3.0) if t == "int8" else (0.0, 128.0, 255.0))]
+    + [quant_case(t, (29,), 23, 45, 6, x1="uint8", ta=True, x1_offset=7.0) for t in OUTPUTS]
+    + [quant_case("float32", lead, 24, 45, 6, token="rank", x1=x1) for lead in ((13,), (2, 5), (0, 3))
+       for x1 in ("int8", "uint8")]
 ) + (
     [weight_case(t, *s, tw=tw) for t in TOLERANCE for s in SIZES for tw in (False, True)]
     + [weight_case(t, (19,), 24, 45, i, t, per, o, False, tw) for t in TOLERANCE for i in (3, 4, 7)
@@ -244,7 +251,8 @@ CHANNELS = [((64,), (1,)), ((3, 33), (33,)), ((3, 33), (1, 33)), ((5, 7, 9), (7,
 
 
 def channel_case(op, x, shape, scale_dtype, of, sqrt=False, **attrs):
-    inputs = [None, (scale_dtype, shape, (0.1, 9.0)), (scale_dtype, shape, (-9, 9))]
+    offset = (-9, 9) if attrs.get("dst_type") != "uint8" else (110, 140)
+    inputs = [None, (scale_dtype, shape, (0.1, 9.0)), (scale_dtype, shape, offset)]
     out = attrs.get("dtype")
     return {
         "op": op,
@@ -259,6 +267,10 @@ CASES += (
     [channel_case("QuantV2", (t, (-20, 20)), s, t, x, q) for t in TOLERANCE for x, s in CHANNELS for q in (False, True)]
     + [channel_case("QuantV2", (t, (-20, 20)), s, "float32", x, divide=d, round_first=f) for t in TOLERANCE
        for x, s in CHANNELS for d in (False, True) for f in (False, True)]
+    + [channel_case("QuantV2", (t, (-20, 20)), s, "float32", x, divide=d, round_first=f, dst_type="uint8")
+       for t in TOLERANCE for x, s in CHANNELS for d in (False, True) for f in (False, True)]
+    + [channel_case("AntiQuant", ("uint8", (0, 256)), s, "float32", x, dtype=t, subtract_offset=z)
+       for t in TOLERANCE for x, s in CHANNELS for z in (False, True)]
     + [{"op": "QuantV2", "inputs": [("float32", (5, 33), (-90, 90)), ("float32", (33,), (0.1, 0.9))],
         "attrs": {"divide": d}, "rtol": 0.0, "atol": 0.0} for d in (False, True)]
     + [channel_case("AntiQuant", ("int8", (-128, 128)), s, d, x, q, dtype=t) for t in TOLERANCE for x, s in CHANNELS
@@ -274,6 +286,12 @@ CASES += (
                                     ("float32", [2.0 if d else 0.5]), ("float32", [o])],
         "attrs": {"divide": d, "round_first": f}, "rtol": 0.0, "atol": 0.0}
        for o in (0.0, 3.0, -2.5) for d in (False, True) for f in (False, True)]
+    + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -0.5, 0.5, 1.5, 2.5, 126.5, 254.5, 255.5, 300.0]),
+                                    ("float32", [2.0 if d else 0.5]), ("float32", [o])],
+        "attrs": {"divide": d, "round_first": f, "dst_type": "uint8"}, "rtol": 0.0, "atol": 0.0}
+       for o in (0.0, 3.0, 127.5) for d in (False, True) for f in (False, True)]
+    + [{"op": "QuantV2", "inputs": [("float32", (40,), "special"), ("float32", [2.0]), ("float32", [0.5])],
+        "attrs": {"dst_type": "uint8"}, "rtol": 0.0, "atol": 0.0}]
     + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 126.5, 127.5, 300.0]),
                                     ("float32", [1.0]), ("float32", [0.0])], "attrs": {}, "rtol": 0.0, "atol": 0.0},
        {"op": "QuantV2", "inputs": [("float32", (40,), "special"), ("float32", [2.0]), ("float32", [0.5])], "attrs": {},
@@ -317,7 +335,7 @@ REFUSED = [
             ("float32", (2, 4, 8)), W, S, transpose_x=True),
     refused(r"QuantBatchMatmul: x1's K must equal x2's K of 7, got 8 \(x1 \(4, 8\), x2 \(7, 3\)\)",
             A, ("int8", (7, 3)), S, op="QuantBatchMatmul"),
-    refused("QuantBatchMatmul: x1.dtype must be one of int8, got float32", X, B, S, op="QuantBatchMatmul"),
+    refused("QuantBatchMatmul: x1.dtype must be one of int8, uint8, got float32", X, B, S, op="QuantBatchMatmul"),
     refused(r"QuantBatchMatmul: scale.shape must be \(\), \(1,\) or \(3,\), got \(8,\)", A, B, ("float32", (8,)),
             op="QuantBatchMatmul"),
     refused(r"QuantBatchMatmul: bias.shape must be \(3,\), got \(1,\)", A, B, S, ("float32", (0,)), ("int32", (1,)),
@@ -332,6 +350,10 @@ REFUSED = [
             op="QuantBatchMatmul", dtype="int32"),
     refused("QuantBatchMatmul: x1_offset must be a whole number from -128 to 127, got 128", A, B, S,
             op="QuantBatchMatmul", x1_offset=128.0),
+    refused("QuantBatchMatmul: x1_offset must be a whole number from 0 to 255, got -1", ("uint8", (4, 8)), B, S,
+            op="QuantBatchMatmul", x1_offset=-1.0),
+    refused(r"QuantBatchMatmul: pertokenScaleOptional.shape must be x1.shape \(4, 8\) with the last dimension as 1, got "
+            r"\(3, 1\)", A, B, S, ("float32", (0,)), ("int32", (0,)), ("float32", (3, 1)), op="QuantBatchMatmul"),
     refused("QuantBatchMatmul: x1_offset must be a whole number from -128 to 127, got 0.5", A, B, S,
             op="QuantBatchMatmul", x1_offset=0.5),
     refused(r"QuantBatchMatmul: scale.shape must be \(\), \(1,\) or \(3,\), got \(3, 1\)", A, B, ("float32", (3, 1)),
@@ -341,6 +363,9 @@ REFUSED = [
             op="QuantV2"),
     refused("QuantV2: rounding_mode must be ROUND, got 'FLOOR'", X, ("float32", (8,)), ("float32", (8,)),
             op="QuantV2", rounding_mode="FLOOR"),
+    refused("QuantV2: dst_type must be int8 or uint8, got 'int32'", X, ("float32", (8,)), ("float32", (8,)),
+            op="QuantV2", dst_type="int32"),
+    refused("AntiQuant: x.dtype must be one of int8, uint8, got float32", X, ("float32", (8,)), op="AntiQuant"),
     refused("DynamicQuantExt: x.dtype must be one of float32, float16, bfloat16, got int8", A, op="DynamicQuantExt"),
     refused(r"DynamicQuantExt: smooth_scales.shape must be \(8,\), got \(3,\)", X, S, op="DynamicQuantExt"),
     refused("DynamicQuantExt: smooth_scales.dtype must equal x.dtype float32, got float16", X, ("float16", (8,)),

@@ -21,7 +21,8 @@ using DotVec = hn::Vec<hn::ScalableTag<int32_t>>;
 HWY_INLINE int64_t Together() { return ::opgraft::simd::vnni() ? 4 : 2; }
 HWY_INLINE int64_t Padded(int64_t k) { return (k + 3) / 4 * 4; }
 
-// sums[R, kPanel] of R rows of A and one panel. With VNNI a row holds the bytes plus 128, as unsigned ones, else int16.
+// sums[R, kPanel] of R rows of A and one panel. With VNNI a row holds unsigned bytes (of signed
+// ones plus 128), else int16.
 template <int R, bool kVnni>
 HWY_INLINE void DotTileOf(const void *a, int64_t lda, const int8_t *b, int64_t k, int32_t *sums) {
   const hn::ScalableTag<int32_t> d;
@@ -117,7 +118,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
   constexpr int64_t kLanes = kPanel / 2;
   HWY_ALIGN int32_t sums[kTileRows * kPanel];
   const bool vnni = ::opgraft::simd::vnni();
-  const int32_t shift = g.zero + (vnni ? 128 : 0);  // what A's numbers are too large by
+  const int32_t shift = g.zero + (vnni && !g.is_unsigned ? 128 : 0);  // what A's numbers are too large by
   for (int64_t panel = p0; panel < p1; ++panel) {
     const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
     const int8_t *b = g.b + column * Padded(g.k);
@@ -199,14 +200,18 @@ HWY_INLINE void WidenRow(const int8_t *from, int64_t stride, int64_t k, To *HWY_
 }
 
 // Rows [m0, m1) of A[m, k] as DotPanels takes them; `ld` bytes apart in dst, the whole copy.
-void WidenDot(const MatrixRef &a, int64_t k, int64_t m0, int64_t m1, void *dst, int64_t ld) {
+void WidenDot(const MatrixRef &a, bool is_unsigned, int64_t k, int64_t m0, int64_t m1, void *dst, int64_t ld) {
   const bool vnni = ::opgraft::simd::vnni();
+  const uint8_t flip = is_unsigned ? 0 : 0x80;
   for (int64_t r = m0; r < m1; ++r) {
     const int8_t *from = static_cast<const int8_t *>(a.data) + r * a.row_stride;
     char *row = static_cast<char *>(dst) + r * ld;
     if (vnni)
-      WidenRow(from, a.column_stride, k, reinterpret_cast<uint8_t *>(row), uint8_t(0x80),
-               [](int8_t v) HWY_ATTR { return uint8_t(v ^ 0x80); });
+      WidenRow(from, a.column_stride, k, reinterpret_cast<uint8_t *>(row), flip,
+               [flip](int8_t v) HWY_ATTR { return uint8_t(uint8_t(v) ^ flip); });
+    else if (is_unsigned)
+      WidenRow(from, a.column_stride, k, reinterpret_cast<int16_t *>(row), int16_t(0),
+               [](int8_t v) HWY_ATTR { return int16_t(uint8_t(v)); });
     else
       WidenRow(from, a.column_stride, k, reinterpret_cast<int16_t *>(row), int16_t(0),
                [](int8_t v) HWY_ATTR { return int16_t(v); });

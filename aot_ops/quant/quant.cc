@@ -1,9 +1,11 @@
-// QuantV2: int8 of scale x + offset, or as models spell it (see Form); AntiQuant: scale (x + offset) of int8, or scale
-// (x - offset); Dequant: deq_scale x of int32. Scales and offsets are one value, or one for every index of an axis.
+// QuantV2: int8 or uint8 of scale x + offset, or as models spell it (see Form); AntiQuant: scale (x + offset) of these,
+// or scale (x - offset); Dequant: deq_scale x of int32. Scales and offsets are one value, or one for every index of an
+// axis.
 #include "opgraft/op.h"
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #undef HWY_TARGET_INCLUDE
@@ -15,18 +17,18 @@
 #define OPGRAFT_QUANT_ONCE
 namespace opgraft {
 // Bits of what a row does besides scale and offset.
-enum Form { kPlain = 0, kDivide = 1, kRoundFirst = 2, kRelu = 4 };
+enum Form { kPlain = 0, kDivide = 1, kRoundFirst = 2, kRelu = 4, kUnsigned = 8 };
 }  // namespace opgraft
 #endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class D> HWY_INLINE hn::Vec<D> LoadWide(D d, const int8_t *p) {
-  const hn::RebindToSigned<D> di;
-  const hn::Rebind<int8_t, D> d8;
-  return hn::ConvertTo(d, hn::PromoteTo(di, hn::LoadU(d8, p)));
+template <class D, class Byte> HWY_INLINE hn::Vec<D> LoadByte(D d, const Byte *p) {
+  return hn::ConvertTo(d, hn::PromoteTo(hn::RebindToSigned<D>(), hn::LoadU(hn::Rebind<Byte, D>(), p)));
 }
+template <class D> HWY_INLINE hn::Vec<D> LoadWide(D d, const int8_t *p) { return LoadByte(d, p); }
+template <class D> HWY_INLINE hn::Vec<D> LoadWide(D d, const uint8_t *p) { return LoadByte(d, p); }
 template <class D> HWY_INLINE hn::Vec<D> LoadWide(D d, const int32_t *p) {
   return hn::ConvertTo(d, hn::LoadU(hn::RebindToSigned<D>(), p));
 }
@@ -44,6 +46,11 @@ template <class D> HWY_INLINE void Narrow(hn::Vec<D> v, D d, int8_t *p) {
   v = hn::IfThenElse(hn::IsNaN(v), hn::Zero(d), hn::Min(hn::Max(v, hn::Set(d, -128.0f)), hn::Set(d, 127.0f)));
   hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(v)), d8, p);
 #endif
+}
+template <class D> HWY_INLINE void Narrow(hn::Vec<D> v, D d, uint8_t *p) {
+  const hn::Rebind<uint8_t, D> d8;
+  v = hn::IfThenElse(hn::IsNaN(v), hn::Zero(d), hn::Min(hn::Max(v, hn::Zero(d)), hn::Set(d, 255.0f)));
+  hn::StoreU(hn::DemoteTo(d8, hn::NearestInt(v)), d8, p);
 }
 template <class D, class T> HWY_INLINE void Narrow(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
 
@@ -75,27 +82,33 @@ template <class V> HWY_INLINE V Rounded(V v) {
 }
 
 // Each step is rounded to float32, as in the operators that it stands for.
-template <class T, bool divide, bool round_first>
+template <class T, class Y, bool divide, bool round_first>
 void QuantiseAs(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step) {
   const auto f = [](auto v, auto s, auto o) HWY_ATTR {
     v = divide ? hn::Div(v, s) : Rounded(hn::Mul(v, s));
     return round_first ? hn::Trunc(hn::Add(hn::Round(v), o)) : hn::Add(v, o);
   };
-  Each<T, int8_t>(x, y, n, scale, offset, step, f);
+  Each<T, Y>(x, y, n, scale, offset, step, f);
 }
-template <class T>
-void Quantise(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
-  switch (form) {
-    case kPlain: return QuantiseAs<T, false, false>(x, y, n, scale, offset, step);
-    case kDivide: return QuantiseAs<T, true, false>(x, y, n, scale, offset, step);
-    case kRoundFirst: return QuantiseAs<T, false, true>(x, y, n, scale, offset, step);
-    default: return QuantiseAs<T, true, true>(x, y, n, scale, offset, step);
+template <class T, class Y>
+void QuantiseTo(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
+  switch (form & (kDivide | kRoundFirst)) {
+    case kPlain: return QuantiseAs<T, Y, false, false>(x, y, n, scale, offset, step);
+    case kDivide: return QuantiseAs<T, Y, true, false>(x, y, n, scale, offset, step);
+    case kRoundFirst: return QuantiseAs<T, Y, false, true>(x, y, n, scale, offset, step);
+    default: return QuantiseAs<T, Y, true, true>(x, y, n, scale, offset, step);
   }
 }
 template <class T>
-void FromInt8(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int) {
+void Quantise(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
+  if (form & kUnsigned) QuantiseTo<T, uint8_t>(x, y, n, scale, offset, step, form);
+  else QuantiseTo<T, int8_t>(x, y, n, scale, offset, step, form);
+}
+template <class T>
+void FromBytes(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
   const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::Mul(hn::Add(v, o), s); };
-  Each<int8_t, T>(x, y, n, scale, offset, step, f);
+  if (form & kUnsigned) Each<uint8_t, T>(x, y, n, scale, offset, step, f);
+  else Each<int8_t, T>(x, y, n, scale, offset, step, f);
 }
 template <class T>
 void FromInt32(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
@@ -114,7 +127,7 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Quantise)
-OPGRAFT_SIMD_FLOATS(FromInt8)
+OPGRAFT_SIMD_FLOATS(FromBytes)
 OPGRAFT_SIMD_FLOATS(FromInt32)
 
 namespace {
@@ -150,7 +163,7 @@ template <Kind kind> int32_t output_dtype(const Arguments &c) {
   const std::string name = c.attr_string(attr, kind == kQuant ? "int8" : "float16");
   const int32_t d = dtype_from_name(name);
   if (kind == kQuant) {
-    c.check(d == OPGRAFT_INT8, "dst_type must be int8, got '" + name + "'");
+    c.check(d == OPGRAFT_INT8 || d == OPGRAFT_UINT8, "dst_type must be int8 or uint8, got '" + name + "'");
     return d;
   }
   for (int32_t known : {OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_FLOAT32})
@@ -160,7 +173,8 @@ template <Kind kind> int32_t output_dtype(const Arguments &c) {
 
 template <Kind kind> void Infer(InferContext &c) {
   if (kind == kQuant) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  else c.check_dtype(0, "x", {kind == kAnti ? OPGRAFT_INT8 : OPGRAFT_INT32});
+  else if (kind == kAnti) c.check_dtype(0, "x", {OPGRAFT_INT8, OPGRAFT_UINT8});
+  else c.check_dtype(0, "x", {OPGRAFT_INT32});
   check_channels(c, 1, scale_name(kind));
   if (kind != kDequant) c.check_inputs(2, 3);
   if (kind != kDequant && c.inputs() > 2) {
@@ -205,10 +219,11 @@ template <Kind kind> Channels channels(const Context &c) {
   return r;
 }
 
-template <Kind kind> int form(const Arguments &c) {
+template <Kind kind> int form(const Context &c) {
   if (kind == kDequant) return c.attr_bool("relu_flag", false) ? kRelu : kPlain;
-  if (kind == kAnti) return kPlain;
-  return (c.attr_bool("divide", false) ? kDivide : 0) | (c.attr_bool("round_first", false) ? kRoundFirst : 0);
+  if (kind == kAnti) return c.input(0).dtype() == OPGRAFT_UINT8 ? kUnsigned : kPlain;
+  return (c.attr_bool("divide", false) ? kDivide : 0) | (c.attr_bool("round_first", false) ? kRoundFirst : 0) |
+         (c.output(0).dtype() == OPGRAFT_UINT8 ? kUnsigned : 0);
 }
 
 template <Kind kind> void Kernel(Context &c) {
@@ -216,7 +231,7 @@ template <Kind kind> void Kernel(Context &c) {
   if (size == 0) return;
   const Channels r = channels<kind>(c);
   const int32_t t = kind == kQuant ? c.input(0).dtype() : c.output(0).dtype();
-  const auto f = kind == kQuant ? Quantise_simd(t) : kind == kAnti ? FromInt8_simd(t) : FromInt32_simd(t);
+  const auto f = kind == kQuant ? Quantise_simd(t) : kind == kAnti ? FromBytes_simd(t) : FromInt32_simd(t);
   const int64_t in = int64_t(dtype_size(c.input(0).dtype())), out = int64_t(dtype_size(c.output(0).dtype()));
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
@@ -236,17 +251,18 @@ template <Kind kind> void Kernel(Context &c) {
 template <Kind kind> void Reference(Context &c) {
   const Channels r = channels<kind>(c);
   const int as = form<kind>(c);
-  dispatch<float, float16, bfloat16, int8_t, int32_t>(c, c.input(0).dtype(), [&](auto from) {
-    dispatch<float, float16, bfloat16, int8_t>(c, c.output(0).dtype(), [&](auto to) {
+  dispatch<float, float16, bfloat16, int8_t, uint8_t, int32_t>(c, c.input(0).dtype(), [&](auto from) {
+    dispatch<float, float16, bfloat16, int8_t, uint8_t>(c, c.output(0).dtype(), [&](auto to) {
       using X = decltype(from);
       using Y = decltype(to);
       for (int64_t i = 0; i < c.input(0).size(); ++i) {
         const size_t k = size_t(i / r.inner % r.channels);
         const double x = double(float(c.input(0).data<X>()[i])), s = double(r.scale[k]), o = double(r.offset[k]);
-        if constexpr (std::is_same_v<Y, int8_t>) {
+        if constexpr (sizeof(Y) == 1) {
           const double scaled = as & kDivide ? x / s : x * s;
           const double v = as & kRoundFirst ? std::trunc(std::nearbyint(scaled) + o) : scaled + o;
-          c.output(0).data<Y>()[i] = v != v ? Y(0) : Y(std::nearbyint(std::clamp(v, -128.0, 127.0)));
+          const double least = std::numeric_limits<Y>::min(), most = std::numeric_limits<Y>::max();
+          c.output(0).data<Y>()[i] = v != v ? Y(0) : Y(std::nearbyint(std::clamp(v, least, most)));
         } else {
           const double v = (x + o) * s;
           c.output(0).data<Y>()[i] = Y(float(as == kRelu && v < 0 ? 0.0 : v));

@@ -55,9 +55,11 @@ int32_t output_dtype(const Arguments &c) {
   c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, int8, int32, got '" + name + "'");
 }
 
+bool is_unsigned(const Arguments &c) { return c.input(kX1).dtype() == OPGRAFT_UINT8; }
+
 void Infer(InferContext &c) {
   c.check_inputs(3, 6);
-  c.check_dtype(kX1, "x1", {OPGRAFT_INT8});
+  c.check_dtype(kX1, "x1", {OPGRAFT_INT8, OPGRAFT_UINT8});
   c.check_dtype(kX2, "x2", {OPGRAFT_INT8});
   const auto x1 = c.input(kX1).shape(), x2 = c.input(kX2).shape();
   c.check(x1.size() >= 2, "x1 must have at least 2 dimensions, got shape " + to_string(x1));
@@ -68,9 +70,10 @@ void Infer(InferContext &c) {
   c.check(k < 0 || ka < 0 || k == ka, "x1's K must equal x2's K of " + std::to_string(k) + ", got " +
                                           std::to_string(ka) + " (x1 " + to_string(x1) + ", x2 " + to_string(x2) + ")");
   const int32_t dtype = output_dtype(c);
-  const double zero = c.attr_float("x1_offset", 0.0f);
-  c.check(zero >= -128 && zero <= 127 && zero == std::floor(zero),
-          "x1_offset must be a whole number from -128 to 127, got " + std::to_string(zero));
+  const double zero = c.attr_float("x1_offset", 0.0f), least = is_unsigned(c) ? 0 : -128;
+  c.check(zero >= least && zero <= least + 255 && zero == std::floor(zero),
+          std::string("x1_offset must be a whole number from ") + (is_unsigned(c) ? "0 to 255" : "-128 to 127") +
+              ", got " + std::to_string(zero));
   const auto check_vector = [&](int i, const char *name, int32_t wanted, int64_t size, bool one) {
     if (c.inputs() <= i) return;
     c.check_dtype(i, name, {wanted});
@@ -78,6 +81,12 @@ void Infer(InferContext &c) {
     const int64_t count = element_count(s);
     if (count == 0) return;
     if (i == kScale && s.size() == 2 && s[tb ? 1 : 0] == 1) s = tb ? s.first(1) : s.last(1);
+    if (i == kToken && !ta && s.size() == x1.size() && s.back() == 1) {  // as it is multiplied with x1
+      for (size_t d = 0; d + 1 < s.size(); ++d)
+        c.check(may_equal(s[d], x1[d]), std::string(name) + ".shape must be x1.shape " + to_string(x1) +
+                                            " with the last dimension as 1, got " + to_string(s));
+      return;
+    }
     c.check(s.size() <= 1 && (count < 0 || size < 0 || count == size || (one && count == 1)),
             std::string(name) + ".shape must be " + (one ? "(), (1,) or " : "") + to_string(Shape{size}) + ", got " +
                 to_string(s));
@@ -122,7 +131,8 @@ DotTile tile(const Context &c, const Problem &p) {
   DotTile g{};
   g.c = c.output(0).raw();
   g.n = p.n, g.k = p.k, g.lda = p.lda();
-  g.zero = int32_t(c.attr_float("x1_offset", 0.0f)), g.a_scale = c.attr_float("x1_scale", 1.0f);
+  g.is_unsigned = is_unsigned(c), g.zero = int32_t(c.attr_float("x1_offset", 0.0f));
+  g.a_scale = c.attr_float("x1_scale", 1.0f);
   if (given(c, kBias)) g.bias = c.input(kBias).data<int32_t>();
   if (given(c, kScale)) g.scale = c.input(kScale).data<float>(), g.scale_step = c.input(kScale).size() > 1;
   if (given(c, kOffset)) g.offset = c.input(kOffset).data<float>(), g.offset_step = c.input(kOffset).size() > 1;
@@ -138,8 +148,9 @@ void Kernel(Context &c) {
   char *scratch = memory.get();
   DotTile g = tile(c, p);
   g.a = scratch;
-  c.parallel_for(p.m, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k, 1)),
-                 [&](int64_t begin, int64_t end) { WidenDot_simd()(p.a, p.k, begin, end, scratch, p.lda()); });
+  c.parallel_for(p.m, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k, 1)), [&](int64_t begin, int64_t end) {
+    WidenDot_simd()(p.a, g.is_unsigned, p.k, begin, end, scratch, p.lda());
+  });
   if (!packed) {
     char *to = scratch + p.a_bytes();
     const int64_t each = p.k * PanelWidth_simd()();
@@ -165,13 +176,14 @@ void Reference(Context &c) {
   const Problem p = problem(c);
   const DotTile g = tile(c, p);
   const auto *a = static_cast<const int8_t *>(p.a.data), *b = static_cast<const int8_t *>(p.b.data);
+  const auto wide = [&](int8_t v) { return g.is_unsigned ? int32_t(uint8_t(v)) : int32_t(v); };
   dispatch<float, float16, bfloat16, int8_t, int32_t>(c, c.output(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) {
         uint32_t sum = g.bias ? uint32_t(g.bias[j]) : 0;
         for (int64_t l = 0; l < p.k; ++l)
-          sum += uint32_t((int32_t(a[i * p.a.row_stride + l * p.a.column_stride]) - g.zero) *
+          sum += uint32_t((wide(a[i * p.a.row_stride + l * p.a.column_stride]) - g.zero) *
                           int32_t(b[l * p.b.row_stride + j * p.b.column_stride]));
         T &to = static_cast<T *>(g.c)[i * p.n + j];
         if constexpr (std::is_same_v<T, int32_t>) {

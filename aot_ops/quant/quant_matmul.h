@@ -22,7 +22,8 @@ struct DotTile {
   const float *scale, *offset, *token_scale;
   int64_t scale_step, offset_step;  // 0: one value for all columns
   int64_t n, k;
-  int32_t zero;  // of A
+  bool is_unsigned;  // A's numbers are 0 to 255
+  int32_t zero;      // of A
   float a_scale;
 };
 

@@ -125,10 +125,11 @@ class Checker {
   }
 
   void bound() const {
+    // One that others follow becomes a tensor without elements, of a dtype that must be known.
     std::string missing;
     for (auto &t : op_.inputs) {
       if (!values_.count(t.name)) {
-        if (missing.empty()) missing = t.name;
+        if (missing.empty() && !dtype_from_name(t.dtype)) missing = t.name;
         if (!t.optional) fail(fmt::format("input {} must be bound, the pattern does not name it", t.name));
       } else if (!missing.empty()) {
         fail(fmt::format("input {} must be bound, as {} after it is", missing, t.name));

@@ -198,12 +198,18 @@ class Substituter {
 
   void put_op(const Rule &rule, const Op &op, const Pattern &pattern, const Match &m, NodeId root) {
     std::vector<ValueId> inputs;
-    for (auto &t : op.manifest.inputs) {
+    size_t left_out = 0;  // right before the next one
+    for (size_t i = 0; i < op.manifest.inputs.size(); ++i) {
+      const ManifestTensor &t = op.manifest.inputs[i];
       auto it = m.values.find(t.name);
       if (it == m.values.end()) {
-        if (t.optional) break;
-        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: the pattern does not bind input {}", rule.name, t.name));
+        if (!t.optional)
+          throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: the pattern does not bind input {}", rule.name, t.name));
+        ++left_out;
+        continue;
       }
+      for (; left_out > 0; --left_out)
+        inputs.push_back(g_.add_constant(Tensor(dtype_from_name(op.manifest.inputs[i - left_out].dtype), {0})));
       inputs.push_back(it->second);
     }
     Draft draft(*this);

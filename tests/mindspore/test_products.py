@@ -151,12 +151,13 @@ class QuantisedLayer(nn.Cell):
         return self.product(a, ops.cast(self.weight, ms.float32) * self.scale) + self.bias
 
 
-@pytest.mark.parametrize("zero", [0, -5, 127])
-def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, zero):
+@pytest.mark.parametrize("of,zero", [(np.int8, 0), (np.int8, -5), (np.int8, 127), (np.uint8, 0), (np.uint8, 117)])
+def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, of, zero):
     rng = np.random.default_rng(4)
-    x, w = (rng.integers(-128, 128, s).astype(np.int8) for s in ((5, 18), (35, 18)))
+    x = rng.integers(*((-128, 128) if of == np.int8 else (0, 256)), (5, 18)).astype(of)
+    w = rng.integers(-128, 128, (35, 18)).astype(np.int8)
     scale, bias = rng.uniform(0.001, 0.01, (35, 1)).astype(np.float32), normal(35)
-    net = QuantisedLayer(w, scale, np.int8(zero), bias)
+    net = QuantisedLayer(w, scale, of(zero), bias)
     got, swapped = grafted(net, x, tmp_path)
     assert swapped == ["QuantBatchMatmul"]
     a, b = (x - float(zero)) * np.float64(np.float32(0.02)), (w * scale.astype(np.float64)).T
@@ -219,6 +220,12 @@ class Clamped(Quantising):  # QuantizeLinear of ONNX
         return ops.cast(ops.clamp(y, -128, 127), ms.int8)
 
 
+class Unsigned(Quantising):  # the default of ONNX's quantisers for activations
+    def construct(self, x):
+        y = ops.round(x / self.scale) + ops.cast(self.zero, ms.float32)
+        return ops.cast(ops.clamp(y, 0, 255), ms.uint8)
+
+
 class ByValue(Quantising):  # torch's fake_quantize
     def construct(self, x):
         y = ops.round(x * self.scale + ops.cast(self.zero, ms.float32))
@@ -235,7 +242,7 @@ class Narrow(Quantising):
         return ops.cast(ops.clamp(ops.round(x / self.scale), -127, 127), ms.int8)
 
 
-@pytest.mark.parametrize("make", [Clamped, ByValue, Symmetric, Narrow])
+@pytest.mark.parametrize("make", [Clamped, Unsigned, ByValue, Symmetric, Narrow])
 @pytest.mark.parametrize("shape", [(33,), (), (7, 1)])
 def test_exported_quantising(make, shape, tmp_path):
     """The bits of MindSpore's own kernels, halves included."""
@@ -246,7 +253,35 @@ def test_exported_quantising(make, shape, tmp_path):
     net = make(scale, rng.integers(-20, 20, shape).astype(np.int8))
     got, swapped = grafted(net, x, tmp_path)
     assert swapped == ([] if make is Narrow else ["QuantV2"])
-    np.testing.assert_array_equal(got, net(Tensor(x)).asnumpy())
+    want = net(Tensor(x)).asnumpy()
+    assert got.dtype == want.dtype
+    np.testing.assert_array_equal(got, want)
+
+
+class RowByRow(nn.Cell):
+    """A scale for each row, as activations are quantised while a model runs."""
+
+    def __init__(self, weight, scale):
+        super().__init__()
+        self.weight, self.scale = ms.Parameter(Tensor(weight), name="w"), ms.Parameter(Tensor(scale), name="s")
+
+    def construct(self, x):
+        largest = ops.ReduceMax(keep_dims=True)(ops.maximum(x, -x), -1)
+        rows = largest / 127
+        codes = ops.cast(ops.clamp(ops.round(x / rows), -128, 127), ms.int8)
+        return ops.matmul(ops.cast(codes, ms.float32), ops.cast(self.weight, ms.float32)) * self.scale * rows
+
+
+def test_an_exported_product_with_a_scale_for_each_row(tmp_path):
+    rng = np.random.default_rng(6)
+    w, scale, x = eight_bits(18, 35), rng.uniform(0.001, 0.01, 35).astype(np.float32), normal(2, 5, 18)
+    net = RowByRow(w, scale)
+    got, swapped = grafted(net, x, tmp_path)
+    assert "QuantBatchMatmul" in swapped
+    rows = abs(x).max(-1, keepdims=True) / np.float32(127)
+    want = np.rint(x / rows).astype(np.float64) @ w * scale.astype(np.float64) * rows
+    for y in (got, net(Tensor(x)).asnumpy()):
+        assert (abs(y - want) <= 3 * 2.0**-24 * abs(want) + 1e-12).all()  # an exact sum, two scales
 
 
 def eight_bits(*shape):

@@ -164,6 +164,7 @@ class Integers(nn.Cell):
     (np.float32, np.int8, False, (70,), True), (np.float32, np.int8, True, (70,), True),
     (np.float32, np.int8, False, (), True), (np.float32, np.int8, False, (1,), True),
     (np.float32, np.int8, False, (5, 1), False),  # by rows
+    (np.float32, np.uint8, False, (70,), False),  # the weight
     (np.float32, np.int32, False, (70,), False), (np.float16, np.int8, False, (70,), False),
 ])  # fmt: skip
 def test_a_product_of_integers_is_swapped(dtype, of, transpose, shape, swapped):
@@ -182,30 +183,68 @@ def test_a_product_of_integers_is_swapped(dtype, of, transpose, shape, swapped):
     assert (abs(net(*given).asnumpy() - want) <= half_ulp * abs(want) + 2.0**-25).all()
 
 
-class Layers(nn.Cell):
-    """Layers of one dequantised tensor, as quantised models of ONNX (DequantizeLinear) and torch have them."""
+ROWS = {
+    "after the columns'": lambda p, scale, rows: p * scale * rows,
+    "before the columns'": lambda p, scale, rows: rows * p * scale,
+    "scales first": lambda p, scale, rows: p * (rows * scale),
+}
 
-    def __init__(self, layers, zero):
+
+@pytest.mark.parametrize("zero", [None, 3])
+@pytest.mark.parametrize("of", [np.int8, np.uint8])
+@pytest.mark.parametrize("shape", [(70,), ()])
+@pytest.mark.parametrize("spelled", ROWS)
+def test_a_product_of_integers_with_a_scale_for_each_row_is_swapped(spelled, shape, of, zero):
+    """As models quantise activations while they run: a scale for each row, and ONNX's zero point."""
+    rng = np.random.default_rng(0)
+    x = rng.integers(*((-128, 128) if of == np.int8 else (0, 256)), (2, 5, 33)).astype(of)
+    w, rows = rng.integers(-128, 128, (33, 70)).astype(np.int8), rng.uniform(0.1, 1, (2, 5, 1)).astype(np.float32)
+    scale = rng.uniform(0.001, 0.01, shape).astype(np.float32)
+
+    class Net(nn.Cell):
+        def construct(self, x, w, scale, rows):
+            a = ops.cast(x, opgraft.float32)
+            a = a if zero is None else a - ops.cast(Tensor(of(zero)), opgraft.float32)
+            return ROWS[spelled](ops.matmul(a, ops.cast(w, opgraft.float32)), scale, rows)
+
+    net, given = Net(), [Tensor(x), Tensor(w), Tensor(scale), Tensor(rows)]
+    net.set_inputs(*given)
+    report = rewrite.substitute(net, prove=[given])
+    assert [s["op"].split("@")[0] for s in report.swapped] == ["QuantBatchMatmul"]
+    want = ((x.astype(np.int64) - (zero or 0)) @ w.astype(np.int64)) * scale.astype(float) * rows
+    assert (abs(net(*given).asnumpy() - want) <= 2 * 2.0**-24 * abs(want) + 2.0**-40).all()  # the sum is exact
+
+
+class Layers(nn.Cell):
+    """Layers of one dequantised tensor, as quantised models of ONNX (DequantizeLinear) and torch have them; `of` is
+    its dtype, with `rows` it has a scale for each row."""
+
+    def __init__(self, layers, zero, of=np.int8, rows=None):
         super().__init__()
-        self.layers, self.zero = layers, zero
+        self.layers, self.zero, self.of, self.rows = layers, zero, of, rows
 
     def dequantise(self, x, scale, zero):
         x = ops.cast(x, opgraft.float32)
         if zero is not None:
-            x = x - ops.cast(Tensor(np.int8(zero)), opgraft.float32)
+            x = x - ops.cast(zero, opgraft.float32)
         return x * scale
 
     def construct(self, x, *given):
-        a = self.dequantise(x, Tensor(np.float32(0.02)), self.zero)
+        a = self.dequantise(x, Tensor(np.float32(0.02) if self.rows is None else self.rows),
+                            None if self.zero is None else Tensor(self.of(self.zero)))  # fmt: skip
         out = []
         for (transpose, weight_zero, bias), (w, scale, shift) in zip(self.layers, zip(*[iter(given)] * 3, strict=True),
                                                                      strict=True):  # fmt: skip
+            weight_zero = None if weight_zero is None else Tensor(np.int8(weight_zero))
             y = ops.matmul(a, self.dequantise(w, scale, weight_zero), transpose_b=transpose)
             out.append(y if not bias else y + shift if bias == "+" else ops.bias_add(y, shift))
         return tuple(out)
 
 
-@pytest.mark.parametrize("zero", [None, 0, -5, 127, -128])
+@pytest.mark.parametrize("of,zero,by_rows", [
+    *[(np.int8, z, False) for z in (None, 0, -5, 127, -128)], *[(np.uint8, z, False) for z in (None, 0, 117, 255)],
+    (np.int8, -5, True), (np.uint8, 128, True), (np.uint8, None, True),
+])  # fmt: skip
 @pytest.mark.parametrize("layers,shapes,swapped", [
     ([(False, None, "")], [(70,)], 1), ([(False, 0, "+")], [(1, 70)], 1), ([(False, 0, "b")], [()], 1),
     ([(True, 0, "+")], [(70, 1)], 1), ([(True, None, "")], [(1,)], 0), ([(True, None, "b")], [()], 1),
@@ -214,10 +253,11 @@ class Layers(nn.Cell):
     ([(False, None, "+"), (False, 3, ""), (True, 0, "")], [(70,), (70,), (70, 1)], 2),
     ([(False, None, "")], [(33, 1)], 0), ([(True, None, "+")], [(70,)], 0),  # along K
 ])  # fmt: skip
-def test_layers_of_one_dequantised_tensor_are_swapped(zero, layers, shapes, swapped):
+def test_layers_of_one_dequantised_tensor_are_swapped(of, zero, by_rows, layers, shapes, swapped):
     rng = np.random.default_rng(0)
     lead = (10,) if any(bias == "b" for _, _, bias in layers) else (2, 5)  # BiasAdd is along the second dimension
-    x = rng.integers(-128, 128, (*lead, 33)).astype(np.int8)
+    x = rng.integers(*((-128, 128) if of == np.int8 else (0, 256)), (*lead, 33)).astype(of)
+    rows = rng.uniform(0.01, 0.05, (*lead, 1)).astype(np.float32) if by_rows else None
     given, wants = [Tensor(x)], []
     for (transpose, weight_zero, bias), shape in zip(layers, shapes, strict=True):
         n = 33 if transpose and shape == (70,) else 70  # a scale of one dimension along K
@@ -226,12 +266,12 @@ def test_layers_of_one_dequantised_tensor_are_swapped(zero, layers, shapes, swap
         if transpose and shape == (70,):
             scale = scale[:33]
         given += [Tensor(w.T.copy() if transpose else w), Tensor(scale), Tensor(shift)]
-        a = (x.astype(np.float64) - (zero or 0)) * np.float64(np.float32(0.02))
+        a = (x.astype(np.float64) - (zero or 0)) * np.float64(np.float32(0.02) if rows is None else rows)
         scaled = (w - float(weight_zero or 0)).T * scale.astype(np.float64) if transpose else (
             w - float(weight_zero or 0)) * scale.astype(np.float64)  # fmt: skip
         b = scaled.T if transpose else scaled
         wants.append((a @ b + (shift if bias else 0), np.abs(a) @ np.abs(b) + abs(shift)))
-    net = Layers(layers, zero)
+    net = Layers(layers, zero, of, rows)
     net.set_inputs(*given)
     report = rewrite.substitute(net, prove=[given])
     names = [s["op"].split("@")[0] for s in report.swapped]
@@ -254,7 +294,7 @@ def test_a_dequantised_tensor_that_all_products_take_is_not_made_any_more():
     assert [n["op"] for n in net._grafted[0][0].graph.nodes] == ["QuantBatchMatmul"] * 3
 
 
-@pytest.mark.parametrize("of,swapped", [(np.int8, True), (np.int32, False), (np.int64, False)])
+@pytest.mark.parametrize("of,swapped", [(np.int8, True), (np.uint8, True), (np.int32, False), (np.int64, False)])
 @pytest.mark.parametrize("offset", ["", "+", "-"])
 def test_dequantising_is_swapped(of, swapped, offset):
     rng = np.random.default_rng(1)

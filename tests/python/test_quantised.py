@@ -134,13 +134,13 @@ def test_refusals():
         ops.weight_quant_batch_matmul(x, w, s, antiquant_group_size=32)
     with pytest.raises(ValueError, match=r"WeightQuantBatchMatmul: quant_scale must have no elements, got shape \(35,"):
         ops.weight_quant_batch_matmul(x, w, s, None, s)
-    with pytest.raises(TypeError, match="QuantBatchMatmul: x1.dtype must be int8, got float32"):
+    with pytest.raises(TypeError, match="QuantBatchMatmul: x1.dtype must be one of int8, uint8, got float32"):
         ops.quant_batch_matmul(x, w, s)
     with pytest.raises(TypeError, match="QuantBatchMatmul: dtype must be one of float16, .*, got 'float64'"):
         ops.quant_batch_matmul(Tensor(X1), w, s, dtype=opgraft.float64)
     with pytest.raises(ValueError, match="QuantV2: rounding_mode must be ROUND, got 'FLOOR'"):
         ops.QuantV2()(x, Tensor(SCALE[:1]), Tensor(SCALE[:1]), False, "FLOOR")
-    with pytest.raises(TypeError, match="AntiQuant: x.dtype must be int8, got float32"):
+    with pytest.raises(TypeError, match="AntiQuant: x.dtype must be one of int8, uint8, got float32"):
         ops.AntiQuant()(x, Tensor(SCALE[:1]), Tensor(SCALE[:1]))
     with pytest.raises(TypeError, match="weight_quant_batch_matmul: antiquant_scale must be a Tensor, got float"):
         ops.weight_quant_batch_matmul(x, w, 0.5)

@@ -1,4 +1,4 @@
-"""Quantising to int8 as models spell it: swapped for QuantV2, with the same bits; what looks like it is not."""
+"""Quantising to eight bits as models spell it: swapped for QuantV2, with the same bits; what looks like it is not."""
 
 import numpy as np
 import opgraft
@@ -40,7 +40,26 @@ SPELLED = {
     "its halves by hand": lambda x, s, z: to_int8(clip(ops.round(x / s + zero(z)))),
     "clipped first with an offset": lambda x, s, z: to_int8(ops.round(clip(x / s + zero(z)))),
 }
+
+
+def to_uint8(y):
+    return ops.cast(y, opgraft.uint8)
+
+
+def clip_unsigned(y):
+    return ops.minimum(ops.maximum(y, 0.0), 255.0)
+
+
+UNSIGNED = {  # the default of ONNX's quantisers for activations
+    "no offset": lambda x, s, z: to_uint8(ops.clamp(ops.round(x / s), 0, 255)),
+    "QuantizeLinear": lambda x, s, z: to_uint8(ops.clamp(ops.round(x / s) + zero(z), 0, 255)),
+    "QuantizeLinear by hand": lambda x, s, z: to_uint8(clip_unsigned(zero(z) + ops.round(x / s))),
+    "torch's fake_quantize": lambda x, s, z: to_uint8(ops.clamp(ops.round(x / s + zero(z)), 0, 255)),
+    "clipped first": lambda x, s, z: to_uint8(ops.round(clip_unsigned(x / s + zero(z)))),
+}
 NEAR = {
+    "to uint8 within int8": lambda x, s, z: to_uint8(ops.clamp(ops.round(x / s), -128, 127)),
+    "to int8 within uint8": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), 0, 255)),
     "seven bits": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), -127, 127)),
     "half of it": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), 0, 127)),
     "not rounded": lambda x, s, z: to_int8(ops.clamp(x / s, -128, 127)),
@@ -66,6 +85,26 @@ def test_a_spelling_is_swapped(name, how, scale):
     v = X.astype(np.float64) / s if how == "divided" else X * s.astype(np.float64)
     assert (abs(after[0] - np.clip(np.nan_to_num(v, nan=0), -128, 127)) <= 21).all()  # a half and the zero point
     assert after[0].max() == 127 and after[0].min() == -128
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("how", ["divided", "multiplied"])
+@pytest.mark.parametrize("name", UNSIGNED)
+def test_a_spelling_without_a_sign_is_swapped(name, how, scale):
+    f, s = UNSIGNED[name], SCALES[scale]
+    z = np.full(s.shape, 0 if name == "no offset" else 117, np.uint8)
+
+    def write(x, s, z):
+        return f(x, s, z) if how == "divided" else f(_Times(x), s, z)
+
+    swapped, before, after = graft(write, Tensor(X), Tensor(s), Tensor(z))
+    assert swapped == ["QuantV2"] and after[0].dtype == np.uint8
+    np.testing.assert_array_equal(after[0], before[0])
+    v = X.astype(np.float64) / s if how == "divided" else X * s.astype(np.float64)
+    # Half a step; the zero point is odd: before it is rounded a half goes to the other neighbour.
+    ok = ~np.isnan(X)
+    assert (abs(after[0] - np.clip(v + z.astype(float), 0, 255))[ok] <= 0.5 + 2.0**-13).all()
+    assert (after[0] == 0).any() and after[0].max() == 255
 
 
 class _Times:
@@ -102,13 +141,15 @@ def test_float16_is_left_alone():
     assert swapped == []
 
 
-def test_there_and_back():
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8])
+def test_there_and_back(dtype):
     """As QDQ models have it: quantised, then widened again."""
+    quantise = (SPELLED if dtype == np.int8 else UNSIGNED)["QuantizeLinear"]
 
     def write(x, s, z):
-        return (ops.cast(SPELLED["QuantizeLinear"](x, s, z), opgraft.float32) - zero(z)) * s
+        return (ops.cast(quantise(x, s, z), opgraft.float32) - zero(z)) * s
 
-    given = Tensor(X), Tensor(SCALES["channel"]), Tensor(RNG.integers(-20, 20, 33).astype(np.int8))
+    given = Tensor(X), Tensor(SCALES["channel"]), Tensor(RNG.integers(0, 20, 33).astype(dtype))
     swapped, before, after = graft(write, *given)
     assert sorted(swapped) == ["AntiQuant", "QuantV2"]
     np.testing.assert_array_equal(after[0], before[0])
