@@ -4,7 +4,9 @@
 // queries would use the packed form (decoding), they are read where they lie.
 #include "opgraft/op.h"
 
+#include <algorithm>
 #include <cmath>
+#include <span>
 #include <vector>
 
 #include "attention.h"
@@ -27,7 +29,7 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
   const int64_t lanes = int64_t(hn::Lanes(d));
   HWY_ALIGN float q[kQueries * kMostDim], scores[kQueries * kKeys], sums[kQueries * kMostDim];
   const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
-  const int64_t width = (g.dim + kPanel - 1) / kPanel * kPanel;
+  const int64_t width = (g.value_dim + kPanel - 1) / kPanel * kPanel;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t row0 = unit % blocks * kQueries, head = unit / blocks % g.kv_heads;
     const int64_t batch = unit / blocks / g.kv_heads, length = g.length(batch);
@@ -50,9 +52,9 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
                     false);
         }
       for (int64_t r = 0; r < rows; ++r) {
-        const int64_t mask = g.mask_row(batch, head, row0 + r) + t * g.mask_at[3];
+        const auto at = g.mask_row(batch, head, row0 + r, t);
         const int64_t seen = std::clamp<int64_t>(g.seen(length, row0 + r) - t, 0, n);
-        const auto before = hn::Set(d, SoftmaxRow<T>(scores + r * kKeys, n, seen, g, mask, m + r, l + r));
+        const auto before = hn::Set(d, SoftmaxRow<T>(scores + r * kKeys, n, seen, g, at, m + r, l + r));
         for (int64_t i = 0; t > 0 && i < width; i += lanes)
           hn::StoreU(hn::Mul(hn::LoadU(d, sums + r * width + i), before), d, sums + r * width + i);
       }
@@ -64,8 +66,8 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
         }
     }
     for (int64_t r = 0; r < rows; ++r) {
-      T *out = static_cast<T *>(g.out) + g.query_at(batch, head, row0 + r);
-      Finish(sums + r * width, l[r], g.seen(length, row0 + r) > 0, out, g.dim);
+      T *out = static_cast<T *>(g.out) + g.result_at(batch, head, row0 + r);
+      Finish(sums + r * width, l[r], g.seen(length, row0 + r) > 0, out, g.value_dim);
     }
   }
 }
@@ -83,13 +85,15 @@ OPGRAFT_SIMD_FLOATS(Join)
 
 namespace {
 
+enum { kMask = 3, kMask2 };
+
 bool packed_layout(const Arguments &c) {
   const std::string l = c.attr_string("layout", "BHSD");
   c.check(l == "BHSD" || l == "BSE" || l == "BSHD_PACKED", "layout must be BHSD, BSE or BSHD_PACKED, got '" + l + "'");
   return l != "BHSD";
 }
 
-// q, k and v, under these names; -> the number of query heads.
+// q, k and v, under these names; the output's shape; -> the number of query heads.
 int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
   c.check_dtype(0, "q", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   const int rank = packed ? 3 : 4;
@@ -99,41 +103,67 @@ int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
     auto s = c.input(i).shape();
     c.check(int(s.size()) == rank,
             std::string(names[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
-    c.check(may_equal(s[0], q[0]) && (packed || may_equal(s[3], q[3])),
+    c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])),
             std::string(names[i]) + ".shape must agree with q.shape " + to_string(q) +
                 " in all but the heads and the sequence, got " + to_string(s));
   }
-  c.check_same_shape(2, names[2], 1, names[1]);
+  const auto k = c.input(1).shape(), v = c.input(2).shape();
+  bool same = true;  // but for the last dimension
+  for (size_t a = 0; a + 1 < v.size(); ++a) same = same && may_equal(v[a], k[a]);
+  c.check(same, std::string(names[2]) + ".shape must agree with " + names[1] + ".shape " + to_string(k) +
+                    " in all but the last dimension, got " + to_string(v));
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
   if (packed)
     c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0),
             "heads must divide q's last dimension " + std::to_string(q[2]) + ", got " + std::to_string(heads));
   // Of layout BSE the last dimensions stand for the heads: all of them have one size.
-  const int64_t ours = packed ? q[2] : heads, theirs = c.input(1).dim(packed ? 2 : 1);
-  c.check(ours < 0 || theirs < 0 || (theirs ? ours % theirs == 0 && (!packed || theirs % (ours / heads) == 0) : !ours),
-          std::string(names[1]) + "'s heads must divide q's, got shapes " + to_string(c.input(1).shape()) + " and " +
-              to_string(q));
+  const int64_t ours = packed ? q[2] : heads, theirs = k[packed ? 2 : 1], size = packed ? ours / heads : 1;
+  c.check(ours < 0 || theirs < 0 || (theirs && size ? ours % theirs == 0 && theirs % size == 0 : ours == theirs),
+          std::string(names[1]) + "'s heads must divide q's, got shapes " + to_string(k) + " and " + to_string(q));
+  const bool known = packed && ours >= 0 && theirs >= 0;
+  const int64_t shared = !known ? 0 : size ? theirs / size : heads;  // heads of k and v
+  c.check(!known || v[2] < 0 || (shared ? v[2] % shared == 0 : v[2] == 0),
+          std::string(names[2]) + "'s last dimension must be a multiple of the " + std::to_string(shared) +
+              " heads that k.shape " + to_string(k) + " has, got shape " + to_string(v));
+  Shape out(q.begin(), q.end());
+  if (!packed) out[3] = v[3];
+  else if (known && v[2] >= 0) out[2] = shared ? v[2] / shared * heads : 0;
+  else if (v[2] != k[2]) out[2] = -1;  // how long a row of a head is, is open
+  c.output(c.input(0).dtype(), out);
   return heads;
 }
 
+// One mask of the scores [B, H, S, T].
+void check_mask(InferContext &c, int i, const char *name, std::span<const int64_t> scores) {
+  if (c.input(i).dtype() != OPGRAFT_BOOL) c.check_same_dtype(i, name, 0, "q");
+  const auto shape = c.input(i).shape();
+  auto s = shape, full = scores;
+  // [1, n, h, s, t]: for the batches in turn.
+  const bool turns = i == kMask2 && s.size() == 5 && s[0] == 1;
+  const int64_t of_one_head[] = {full[0], full[2], full[3]};  // [b, s, t]
+  if (s.size() == 3 && full[1] == 1 && s[0] != 1) full = of_one_head;
+  bool ok = s.size() <= full.size() || turns;
+  if (turns) {
+    ok = s[1] < 0 || full[0] < 0 || (s[1] > 0 && full[0] % s[1] == 0);
+    s = s.last(3);
+  }
+  for (size_t a = 0; ok && a < s.size(); ++a) ok = s[a] == 1 || may_equal(s[a], full[full.size() - s.size() + a]);
+  c.check(ok, std::string(name) + ".shape must broadcast to " + to_string(scores) + ", got " + to_string(shape));
+}
+
 void Infer(InferContext &c) {
-  c.check_inputs(3, 4);
+  c.check_inputs(3, 5);
   static constexpr const char *kNames[] = {"q", "k", "v"};
   const bool packed = packed_layout(c);
   const int64_t heads = check_heads(c, kNames, packed);
-  auto q = c.input(0).shape();
-  if (c.inputs() > 3) {
-    if (c.input(3).dtype() != OPGRAFT_BOOL) c.check_same_dtype(3, "mask", 0, "q");
-    const int64_t full[] = {q[0], heads, q[q.size() - 2], c.input(1).dim(-2)};
-    auto s = c.input(3).shape();
-    bool ok = s.size() <= 4;
-    for (size_t a = 0; ok && a < s.size(); ++a) {
-      const int64_t want = full[4 - s.size() + a];
-      ok = s[a] < 0 || want < 0 || s[a] == 1 || s[a] == want;
-    }
-    c.check(ok, "mask.shape must broadcast to " + to_string(full) + ", got " + to_string(s));
+  const auto q = c.input(0).shape();
+  const int64_t full[] = {q[0], heads, q[q.size() - 2], c.input(1).dim(-2)};
+  if (c.inputs() > kMask) check_mask(c, kMask, "mask", full);
+  if (c.inputs() > kMask2) {
+    check_mask(c, kMask2, "mask2", full);
+    c.check(c.input(kMask).dtype() != OPGRAFT_BOOL || c.input(kMask2).dtype() != OPGRAFT_BOOL,
+            "mask2.dtype must not be bool where mask's is");
   }
-  c.output(c.input(0).dtype(), q);
 }
 
 void InferCached(InferContext &c) {
@@ -143,7 +173,6 @@ void InferCached(InferContext &c) {
   auto n = c.input(3).shape(), q = c.input(0).shape();
   c.check(n.size() == 1 && may_equal(n[0], q[0]),
           "lengths.shape must be " + to_string(q.first(1)) + ", got " + to_string(n));
-  c.output(c.input(0).dtype(), q);
 }
 
 // Of heads with so many keys.
@@ -152,42 +181,50 @@ int64_t splits(const Attention &g, int64_t keys) {
   return std::clamp<int64_t>((kUnits + units - 1) / units, 1, std::max<int64_t>(keys / kLeastKeys, 1));
 }
 
+Mask mask_of(const Arguments &c, int i, int64_t batches, int64_t heads) {
+  const auto input = c.input(i);
+  Mask m{input.raw(), {}, std::max<int64_t>(batches, 1), input.dtype() == OPGRAFT_BOOL};
+  if (input.rank() == 5) m.batches = input.dim(1);
+  int64_t stride = 1;
+  for (int a = 1; a <= std::min(input.rank(), 4); ++a) {
+    const int64_t n = input.dim(-a);
+    m.at[4 - a] = n == 1 ? 0 : stride;
+    stride *= n;
+  }
+  if (heads == 1 && input.rank() == 3) std::swap(m.at[0], m.at[1]);  // [b, s, t]
+  return m;
+}
+
 Attention attention(const Arguments &c, bool cached) {
   const bool packed = !cached && packed_layout(c);
   Attention g{};
-  auto q = c.input(0).shape(), k = c.input(1).shape();
+  auto q = c.input(0).shape(), k = c.input(1).shape(), v = c.input(2).shape();
   g.batches = q[0];
   g.heads = packed ? c.attr_int("heads", 0) : q[1];
   g.queries = c.input(0).dim(-2);
   g.keys = c.input(1).dim(-2);
   g.dim = packed ? q[2] / g.heads : q[3];
   g.kv_heads = !packed ? k[1] : g.dim ? k[2] / g.dim : g.heads;
+  g.value_dim = !packed ? v[3] : g.kv_heads ? v[2] / g.kv_heads : 0;
   g.group = g.kv_heads ? g.heads / g.kv_heads : 0;
   const double scale = c.attr_float("scale", NAN);
   g.scale = float(std::isnan(scale) ? 1 / std::sqrt(double(g.dim)) : scale);
   g.q = c.input(0).raw(), g.k = c.input(1).raw(), g.v = c.input(2).raw();
-  auto strides = [&](int64_t heads, int64_t s) {
-    return packed ? Attention::Strides{s * heads * g.dim, g.dim, heads * g.dim}
-                  : Attention::Strides{heads * s * g.dim, s * g.dim, g.dim};
+  auto strides = [&](int64_t heads, int64_t s, int64_t dim) {
+    return packed ? Attention::Strides{s * heads * dim, dim, heads * dim}
+                  : Attention::Strides{heads * s * dim, s * dim, dim};
   };
-  g.q_at = strides(g.heads, g.queries);
-  g.k_at = strides(g.kv_heads, g.keys);
+  g.q_at = strides(g.heads, g.queries, g.dim), g.out_at = strides(g.heads, g.queries, g.value_dim);
+  g.k_at = strides(g.kv_heads, g.keys, g.dim), g.v_at = strides(g.kv_heads, g.keys, g.value_dim);
   g.causal = cached || c.attr_bool("is_causal", false);
   if (cached) {
     g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
-  } else if (c.inputs() > 3) {
-    g.mask = c.input(3).raw();
-    g.chosen = c.input(3).dtype() == OPGRAFT_BOOL, g.hides = c.attr_bool("hides", false);
-    g.fill = float(c.attr_float("fill", -HUGE_VAL));
-    int64_t stride = 1;
-    for (int a = 1; a <= c.input(3).rank(); ++a) {
-      const int64_t n = c.input(3).dim(-a);
-      g.mask_at[4 - a] = n == 1 ? 0 : stride;
-      stride *= n;
-    }
+  } else {
+    g.hides = c.attr_bool("hides", false), g.fill = float(c.attr_float("fill", -HUGE_VAL));
+    for (int i = kMask; i < c.inputs(); ++i) g.masks[g.mask_count++] = mask_of(c, i, g.batches, g.heads);
   }
   g.k_floats = packed_floats(g.dim, g.keys);
-  g.v_floats = packed_floats(g.keys, g.dim);
+  g.v_floats = packed_floats(g.keys, g.value_dim);
   // By shapes and lengths alone, whatever number of threads there is: the same bits.
   g.chunks = (g.rows() + kRows - 1) / kRows;
   g.splits = splits(g, g.keys);
@@ -218,10 +255,10 @@ template <bool kCached> void Kernel(Context &c) {
   Attention g = attention(c, kCached);
   check_lengths(c, g);
   const int64_t heads = g.batches * g.kv_heads;
-  if (heads == 0 || g.rows() == 0 || g.dim == 0) return;
-  if (g.dim > kMostDim)
+  if (heads == 0 || g.rows() == 0 || g.value_dim == 0) return;
+  if (std::max(g.dim, g.value_dim) > kMostDim)
     c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN,
-           "the head dimension must be at most 512, got " + std::to_string(g.dim));
+           "the head dimension must be at most 512, got " + std::to_string(std::max(g.dim, g.value_dim)));
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
   const size_t floats = workspace_floats(g);
@@ -234,12 +271,12 @@ template <bool kCached> void Kernel(Context &c) {
     g.splits = splits(g, longest);
     g.partial = scratch;
     const auto attend = AttendDirect_simd(t);
-    const int64_t work = 4 * (longest / g.splits) * g.dim * std::min(g.rows(), kRows);
+    const int64_t work = 2 * (longest / g.splits) * (g.dim + g.value_dim) * std::min(g.rows(), kRows);
     c.parallel_for(heads * g.chunks * g.splits, std::max<int64_t>(1, 100000 / std::max<int64_t>(work, 1)),
                    [&](int64_t b, int64_t e) { attend(g, b, e); });
     if (g.splits == 1) return;
     const auto join = Join_simd(t);
-    return c.parallel_for(heads * g.rows(), std::max<int64_t>(1, 100000 / (g.splits * g.dim)),
+    return c.parallel_for(heads * g.rows(), std::max<int64_t>(1, 100000 / (g.splits * g.value_dim)),
                           [&](int64_t b, int64_t e) { join(g, b, e); });
   }
   float *k = scratch, *v = k + heads * g.k_floats;
@@ -247,15 +284,16 @@ template <bool kCached> void Kernel(Context &c) {
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
   const auto pack = [&](int64_t head) {
-    const int64_t at = (head / g.kv_heads * g.k_at.batch + head % g.kv_heads * g.k_at.head) * element;
+    const auto from = [&](const void *all, const Attention::Strides &at) {
+      return static_cast<const char *>(all) + (head / g.kv_heads * at.batch + head % g.kv_heads * at.head) * element;
+    };
     const int64_t n = g.length(head / g.kv_heads);
-    f.pack({static_cast<const char *>(g.k) + at, 1, g.k_at.row}, g.dim, n, 0, panel_count(n), k + head * g.k_floats);
-    f.pack({static_cast<const char *>(g.v) + at, g.k_at.row, 1}, n, g.dim, 0, panel_count(g.dim),
-           v + head * g.v_floats);
+    f.pack({from(g.k, g.k_at), 1, g.k_at.row}, g.dim, n, 0, panel_count(n), k + head * g.k_floats);
+    f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), v + head * g.v_floats);
   };
   const auto attend = Attend_simd(t);
   const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
-  const int64_t work = std::max<int64_t>(4 * kQueries * g.keys * g.dim, 1);  // of a block
+  const int64_t work = std::max<int64_t>(2 * kQueries * g.keys * (g.dim + g.value_dim), 1);  // of a block
   // Few heads of little work may be as many as the threads: what one loses with its core is short.
   const bool short_ones = heads * blocks * work < kShort && heads % c.threads() == 0;
   if (heads >= 4 * c.threads() || short_ones) {
@@ -281,23 +319,25 @@ template <bool kCached> void Reference(Context &c) {
     for (int64_t i = 0; i < g.batches * g.kv_heads * g.rows(); ++i) {
       const int64_t row = i % g.rows(), head = i / g.rows() % g.kv_heads, batch = i / g.rows() / g.kv_heads;
       const int64_t q = g.query_at(batch, head, row), k = batch * g.k_at.batch + head * g.k_at.head;
+      const int64_t v = batch * g.v_at.batch + head * g.v_at.head, to = g.result_at(batch, head, row);
       w.assign(size_t(g.seen(g.length(batch), row)), 0.0);
       double most = -HUGE_VAL, sum = 0;
       for (size_t t = 0; t < w.size(); ++t) {
         for (int64_t d = 0; d < g.dim; ++d) w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d);
         w[t] *= double(g.scale);
-        if (g.mask) {
-          const int64_t i = g.mask_row(batch, head, row) + int64_t(t) * g.mask_at[3];
-          if (!g.chosen) w[t] += at(g.mask, i);
-          else if ((static_cast<const uint8_t *>(g.mask)[i] != 0) == g.hides) w[t] = double(g.fill);
+        const auto row_at = g.mask_row(batch, head, row, int64_t(t));
+        for (int m = 0; m < g.mask_count; ++m) {
+          const void *mask = g.masks[m].data;
+          if (!g.masks[m].chosen) w[t] += at(mask, row_at.at[m]);
+          else if ((static_cast<const uint8_t *>(mask)[row_at.at[m]] != 0) == g.hides) w[t] = double(g.fill);
         }
         most = std::max(most, w[t]);
       }
       for (double &x : w) sum += x = std::exp(x - most);
-      for (int64_t d = 0; d < g.dim; ++d) {
+      for (int64_t d = 0; d < g.value_dim; ++d) {
         double y = 0;
-        for (size_t t = 0; t < w.size(); ++t) y += w[t] / sum * at(g.v, k + int64_t(t) * g.k_at.row + d);
-        c.output(0).data<T>()[q + d] = T(float(y));
+        for (size_t t = 0; t < w.size(); ++t) y += w[t] / sum * at(g.v, v + int64_t(t) * g.v_at.row + d);
+        c.output(0).data<T>()[to + d] = T(float(y));
       }
     }
   });

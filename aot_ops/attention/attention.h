@@ -17,19 +17,30 @@ constexpr int64_t kTile = 64;        // keys: 32 KiB of keys at D = 128
 constexpr int64_t kUnits = 64;       // heads are split until there are so many units of work,
 constexpr int64_t kLeastKeys = 128;  // of at least so many keys
 
-// Element (b, h, s, d) of q and out lies at b * batch + h * head + s * row + d. The query heads [i * group,
-// (i + 1) * group) read head i of keys and values; their queries are the `rows()` of that head, head by head.
+// What is done to the scores [B, H, S, T]: an addition, or with bools a choice.
+struct Mask {
+  const void *data;
+  int64_t at[4];    // strides over the scores; 0 where it repeats
+  int64_t batches;  // batch b takes that of b % batches
+  bool chosen;      // of bools
+};
+constexpr int kMostMasks = 2;
+
+// Element (b, h, s, d) of q lies at b * batch + h * head + s * row + d, those of keys, values and out by strides of
+// their own. The query heads [i * group, (i + 1) * group) read head i of keys and values; their queries are the
+// `rows()` of that head, head by head.
 struct Attention {
   struct Strides {
     int64_t batch, head, row;
   };
-  int64_t batches, heads, kv_heads, group, queries, keys, dim;
+  int64_t batches, heads, kv_heads, group, queries, keys, dim, value_dim;
   float scale;
-  const void *q, *k, *v, *mask;  // mask or null
+  const void *q, *k, *v;
   void *out;
-  Strides q_at, k_at;
-  int64_t mask_at[4];  // strides of the mask over [B, H, S, T]; 0 where it repeats
-  bool chosen, hides;  // the mask is of bools; these are true where a score becomes `fill`, else where it stays
+  Strides q_at, k_at, v_at, out_at;
+  Mask masks[kMostMasks];  // one after another
+  int mask_count;
+  bool hides;  // bools are true where a score becomes `fill`, else where it stays
   float fill;
   bool causal, wide_lengths;
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
@@ -41,13 +52,24 @@ struct Attention {
   float *partial;
 
   int64_t rows() const { return group * queries; }
-  int64_t partial_row() const { return (dim + 31) / 16 * 16; }
+  int64_t partial_row() const { return (value_dim + 31) / 16 * 16; }
   int64_t head_of(int64_t kv_head, int64_t row) const { return kv_head * group + row / queries; }
-  int64_t query_at(int64_t batch, int64_t kv_head, int64_t row) const {
-    return batch * q_at.batch + head_of(kv_head, row) * q_at.head + row % queries * q_at.row;
+  int64_t row_at(const Strides &at, int64_t batch, int64_t kv_head, int64_t row) const {
+    return batch * at.batch + head_of(kv_head, row) * at.head + row % queries * at.row;
   }
-  int64_t mask_row(int64_t batch, int64_t kv_head, int64_t row) const {
-    return batch * mask_at[0] + head_of(kv_head, row) * mask_at[1] + row % queries * mask_at[2];
+  int64_t query_at(int64_t batch, int64_t kv_head, int64_t row) const { return row_at(q_at, batch, kv_head, row); }
+  int64_t result_at(int64_t batch, int64_t kv_head, int64_t row) const { return row_at(out_at, batch, kv_head, row); }
+  // The masks' elements of a row's key t.
+  struct MaskRow {
+    int64_t at[kMostMasks];
+  };
+  MaskRow mask_row(int64_t batch, int64_t kv_head, int64_t row, int64_t t) const {
+    MaskRow r{};
+    for (int i = 0; i < mask_count; ++i) {
+      const Mask &m = masks[i];
+      r.at[i] = batch % m.batches * m.at[0] + head_of(kv_head, row) * m.at[1] + row % queries * m.at[2] + t * m.at[3];
+    }
+    return r;
   }
   int64_t length(int64_t batch) const {
     if (!lengths) return keys;

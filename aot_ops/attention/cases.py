@@ -3,13 +3,19 @@
 import numpy as np
 
 
-def weights(q, k, mask, scale, is_causal, fill=-np.inf, hides=False):
+def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False):
     """Scores, those that are computed and count, and softmax's weights; a row without keys has none."""
     s, t = q.shape[-2], k.shape[-2]
     scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale)
-    chosen = np.asarray(mask).dtype == bool
-    kept = (mask != hides) | np.zeros(scores.shape, bool) if chosen else np.ones(scores.shape, bool)
-    scores = np.where(kept, scores, np.float32(fill)) if chosen else scores + mask
+    kept = np.ones(scores.shape, bool)
+    for mask in map(np.asarray, masks):
+        if mask.ndim == 5:  # for the batches in turn
+            mask = np.tile(mask[0], (len(q) // mask.shape[1], 1, 1, 1))
+        if mask.dtype == bool:
+            kept = (mask != hides) | np.zeros(scores.shape, bool)
+            scores = np.where(kept, scores, np.float32(fill))
+        else:
+            scores = scores + mask
     seen = np.broadcast_to(np.tri(s, t, t - s, dtype=bool) | (not is_causal), scores.shape)
     scores = np.where(seen, scores, -np.inf)
     w = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
@@ -20,12 +26,16 @@ def weights(q, k, mask, scale, is_causal, fill=-np.inf, hides=False):
 def by_heads(f):
     """f on [B, H, S, D] with as many heads of keys as of queries, for every layout."""
 
-    def g(q, k, v, mask=0.0, heads=0, layout="BHSD", **attrs):
+    def g(q, k, v, *masks, heads=0, layout="BHSD", **attrs):
         if layout != "BHSD":
             size = q.shape[2] // heads
-            q, k, v = (x.reshape(*x.shape[:2], x.shape[2] // size, size).transpose(0, 2, 1, 3) for x in (q, k, v))
+            shared = k.shape[2] // size
+            q, k, v = (x.reshape(*x.shape[:2], n, x.shape[2] // n).transpose(0, 2, 1, 3)
+                       for x, n in ((q, heads), (k, shared), (v, shared)))  # fmt: skip
+        if q.shape[1] == 1:  # [B, S, T]
+            masks = [m[:, None] if np.ndim(m) == 3 else m for m in masks]
         group = q.shape[1] // max(k.shape[1], 1)
-        y = f(q, np.repeat(k, group, 1), np.repeat(v, group, 1), mask=mask, **attrs)
+        y = f(q, np.repeat(k, group, 1), np.repeat(v, group, 1), masks, **attrs)
         shape = y.shape[0], y.shape[2], y.shape[1] * y.shape[3]
         return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(shape)
 
@@ -33,20 +43,24 @@ def by_heads(f):
 
 
 @by_heads
-def attention(q, k, v, mask=0.0, scale=np.nan, is_causal=False, **chosen):
-    return weights(q, k, mask, scale, is_causal, **chosen)[2] @ v
+def attention(q, k, v, masks, scale=np.nan, is_causal=False, **chosen):
+    return weights(q, k, masks, scale, is_causal, **chosen)[2] @ v
 
 
 @by_heads
-def error(q, k, v, mask=0.0, scale=np.nan, is_causal=False, **chosen):
+def error(q, k, v, masks, scale=np.nan, is_causal=False, **chosen):
     """A score is a float32 sum of D products, with the error that matmul/cases.py derives, and rounds when scaled,
-    masked and reduced by the maximum; a weight takes over the largest error of its row's scores twice (numerator and
-    sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum of |v| makes one
-    rounding per term."""
-    s, seen, w = weights(q, k, mask, scale, is_causal, **chosen)
+    masked (twice by two masks) and reduced by the maximum; a weight takes over the largest error of its row's scores
+    twice (numerator and sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum
+    of |v| makes one rounding per term."""
+    s, seen, w = weights(q, k, masks, scale, is_causal, **chosen)
     scale = 1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale
     products = scale * 8 * np.sqrt(q.shape[-1] * (q**2 @ k.swapaxes(-1, -2) ** 2) / 6)
     size = np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + 2 * np.abs(s), 0.0)
+    for _ in masks[1:]:  # what the second is added to: a score and the first
+        first = masks[0]
+        with_first = np.abs(np.where(np.isfinite(first), first, 0.0)) if first.dtype != bool else 0.0
+        size = size + np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + with_first, 0.0)
     score = np.max(np.where(seen, products + 2 * size, 0.0), axis=-1, keepdims=True, initial=0.0)
     return w @ np.abs(v) * 2.0**-24 * (2 * score + 1.25 * k.shape[-2] + 16)
 
@@ -61,7 +75,7 @@ def cached(f):
     def g(q, k, v, lengths, **attrs):
         rows = [f(q[b : b + 1], *(x[b : b + 1, :, : int(n)] for x in (k, v)), is_causal=True, **attrs)
                 for b, n in enumerate(lengths)]  # fmt: skip
-        return np.concatenate([q[:0], *rows])
+        return np.concatenate([np.zeros((0, *q.shape[1:3], v.shape[3])), *rows])
 
     return g
 
@@ -93,18 +107,18 @@ SIZES = [
 ]
 
 
-def case(dtype, size, layout, mask=None, shared=1, **attrs):
+def case(dtype, size, layout, *masks, shared=1, value_dim=None, **attrs):
     """shared: query heads that read one head of keys"""
     b, h, s, t, d = size
-    n = h // shared
+    n, e = h // shared, d if value_dim is None else value_dim
     if layout == "BHSD":
-        shapes = [(b, h, s, d), (b, n, t, d), (b, n, t, d)]
+        shapes = [(b, h, s, d), (b, n, t, d), (b, n, t, e)]
     else:
-        shapes = [(b, s, h * d), (b, t, n * d), (b, t, n * d)]
+        shapes = [(b, s, h * d), (b, t, n * d), (b, t, n * e)]
         attrs["heads"] = h
-    inputs = [(dtype, x) for x in shapes] + (
-        [mask if mask and isinstance(mask[0], str) else (dtype, mask)] if mask is not None else []
-    )
+    inputs = [(dtype, x) for x in shapes] + [
+        mask if mask and isinstance(mask[0], str) else (dtype, mask) for mask in masks
+    ]
     return {
         "op": "ScaledDotProductAttention",
         "inputs": inputs,
@@ -185,12 +199,60 @@ CASES += (
         for fill in (-INF, LOW, -1e4)
     ]
 )
+# Two masks: added both, one of them of bools, broadcasting in their own ways; for the batches in turn, as windows are.
+CASES += (
+    [
+        case(t, size, layout, a, b, fill=LOW, hides=hides)
+        for t, size, layout in [
+            ("float32", (2, 3, 30, 70, 9), "BHSD"),
+            ("float16", (2, 3, 30, 70, 8), "BSE"),
+            ("bfloat16", (2, 3, 2, 70, 16), "BHSD"),
+            ("float32", (2, 3, 2, 300, 16), "BSE"),
+        ]
+        for a, b, hides in [
+            ((3, size[2], 1), (2, 1, 1, size[3]), False),
+            ((size[3],), (), False),
+            (("bool", (size[2], size[3])), (2, 1, 1, size[3]), False),
+            ((3, 1, size[3]), ("bool", (2, 1, size[2], size[3])), True),
+        ]
+    ]
+    + [
+        case("float32", (6, 2, s, s, 16), layout, (1, 2, s, s), mask)
+        for s in (2, 49)
+        for layout in ("BHSD", "BSE")
+        for mask in [(1, 3, 1, s, s), (1, 6, 2, 1, s), (1, 1, 1, s, 1), ("bool", (1, 2, 1, s, s))]
+    ]
+    + [case("float32", (0, 2, 3, 4, 8), "BHSD", (2, 3, 4), (1, 3, 1, 3, 4))]
+    # Of one head the first dimension may be the batches'.
+    + [
+        case("float32", (6, 1, s, 9, 16), layout, (6, s, 9), m)
+        for s in (2, 30)
+        for layout in ("BHSD", "BSE")
+        for m in ((6, 1, 9), (1, s, 1), ("bool", (6, s, 1)))
+    ]
+    + [case("float32", (1, 2, s, 9, 16), "BHSD", (2, 1, 9), (s, 9), is_causal=True) for s in (2, 13)]
+)
+# Values of another width than keys, as DeepSeek's latent attention has them.
+CASES += (
+    [
+        case(t, size, layout, value_dim=e)
+        for t in TOLERANCE
+        for size in [(2, 3, 5, 7, 9), (1, 2, 50, 300, 24), (1, 2, 1, 300, 192), (2, 2, 30, 33, 40)]
+        for e in (1, 33, 128)
+        for layout in ("BHSD", "BSE")
+    ]
+    + [case("float32", s, layout, shared=n, value_dim=2 * s[-1]) for s, n in GROUPS for layout in ("BHSD", "BSE")]
+    + [case("float32", (2, 4, s, 33, 16), "BSE", (2, 1, 1, 33), is_causal=True, value_dim=40) for s in (2, 30)]
+    # No keys' elements: equal weights; no values' elements.
+    + [case("float32", (1, 2, s, 5, 0), "BHSD", value_dim=9, scale=1.0) for s in (1, 30)]
+    + [case("float32", (1, 2, s, 5, 9), layout, value_dim=0) for s in (1, 30) for layout in ("BHSD", "BSE")]
+)
 
 
-def filled(dtype, size, lengths, index="int32", **attrs):
+def filled(dtype, size, lengths, index="int32", value_dim=None, **attrs):
     b, h, shared, s, t, d = size
     n = h // shared
-    inputs = [(dtype, (b, h, s, d)), (dtype, (b, n, t, d)), (dtype, (b, n, t, d)), (index, lengths)]
+    inputs = [(dtype, (b, h, s, d)), (dtype, (b, n, t, d)), (dtype, (b, n, t, value_dim or d)), (index, lengths)]
     return {"op": "CachedAttention", "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
 
 
@@ -208,7 +270,9 @@ CASES += [
         ((1, 2, 1, 1, 0, 8), [0], "int32"),
         ((0, 2, 1, 1, 5, 8), [], "int32"),
     ]
-] + [filled("float32", (2, 4, 2, 3, 20, 8), [5, 20], scale=0.3)]  # fmt: skip
+] + [filled("float32", (2, 4, 2, 3, 20, 8), [5, 20], scale=0.3)] + [
+    filled(t, (2, 8, 4, s, 700, 48), [700, 400], value_dim=32) for t in TOLERANCE for s in (1, 9)
+]  # fmt: skip
 
 REFUSED = [
     {
@@ -262,6 +326,35 @@ REFUSED = [
     {
         "op": "CachedAttention",
         "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 3, 4)), ("float32", (1, 1, 3, 4)), ("int64", [3])],
-        "error": r"CachedAttention: v_cache.shape must equal k_cache.shape \(1, 2, 3, 4\), got \(1, 1, 3, 4\)",
+        "error": r"CachedAttention: v_cache.shape must agree with k_cache.shape \(1, 2, 3, 4\) in all but the last "
+        r"dimension, got \(1, 1, 3, 4\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 3, 0)), ("float32", (1, 4, 4)), ("float32", (1, 4, 4))],
+        "attrs": {"layout": "BSE", "heads": 2},
+        "error": r"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, 3, 0\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 6, 16)), ("float32", (1, 4, 16)), ("float32", (1, 4, 5))],
+        "attrs": {"layout": "BSE", "heads": 2},
+        "error": r"v's last dimension must be a multiple of the 2 heads that k.shape \(1, 4, 16\) has, "
+        r"got shape \(1, 4, 5\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (4, 2, 3, 4))] * 3 + [("float32", (3, 3)), ("float32", (1, 3, 1, 3, 3))],
+        "error": r"mask2.shape must broadcast to \(4, 2, 3, 3\), got \(1, 3, 1, 3, 3\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (4, 2, 3, 4))] * 3 + [("float32", (1, 2, 1, 3, 3))],
+        "error": r"mask.shape must broadcast to \(4, 2, 3, 3\), got \(1, 2, 1, 3, 3\)",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (4, 2, 3, 4))] * 3 + [("bool", (3, 3))] * 2,
+        "error": "mask2.dtype must not be bool where mask's is",
     },
 ]

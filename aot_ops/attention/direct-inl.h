@@ -19,19 +19,19 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// What a mask does to a row's scores: nothing, an addition of one element to each, anything else.
+// What masks do to a row's scores: nothing, an addition of one element to each, anything else.
 enum Masking { kUnmasked, kAdded, kOther };
 
 // v, `count` scores, with the mask from its element `at` on, or with that one for all: added, or chosen by bools.
 template <Masking kMask, class T, class D>
-HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, int64_t at, size_t count) {
-  const bool each = kMask == kAdded || g.mask_at[3] != 0, whole = count == hn::Lanes(d);
-  if (kMask == kAdded || !g.chosen) {
-    const T *mask = static_cast<const T *>(g.mask) + at;
+HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, const Mask &m, int64_t at, size_t count) {
+  const bool each = kMask == kAdded || m.at[3] != 0, whole = count == hn::Lanes(d);
+  if (kMask == kAdded || !m.chosen) {
+    const T *mask = static_cast<const T *>(m.data) + at;
     if (!each) return hn::Add(v, hn::Set(d, float(*mask)));
     return hn::Add(v, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count));
   }
-  const uint8_t *mask = static_cast<const uint8_t *>(g.mask) + at;
+  const uint8_t *mask = static_cast<const uint8_t *>(m.data) + at;
   const auto fill = hn::Set(d, g.fill);
   if (!each) return (*mask != 0) == g.hides ? fill : v;
   const hn::Rebind<uint8_t, D> bytes;
@@ -42,18 +42,20 @@ HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, int64_t at, 
   return g.hides ? hn::IfThenElse(off, v, fill) : hn::IfThenElse(off, fill, v);
 }
 
-// s = the first `seen` of n scores, scaled and masked, the others -inf; `at` is the mask's element of the first key.
+// s = the first `seen` of n scores, scaled and masked, the others -inf; `at` are the masks' elements of the first key.
 // Returns the largest.
 template <Masking kMask, class T>
-HWY_INLINE float MaskRow(float *s, int64_t n, int64_t seen, const Attention &g, int64_t at) {
+HWY_INLINE float MaskRow(float *s, int64_t n, int64_t seen, const Attention &g, const Attention::MaskRow &at) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d)), step = kMask == kAdded ? 1 : g.mask_at[3];
+  const int64_t lanes = int64_t(hn::Lanes(d));
   const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
   auto most = low;
   for (int64_t i = 0; i < n; i += lanes) {
     const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
     auto v = hn::Mul(hn::LoadU(d, s + i), factor);
-    if (kMask != kUnmasked && count) v = Masked<kMask, T>(d, v, g, at + i * step, count);
+    if (kMask == kAdded && count) v = Masked<kMask, T>(d, v, g, g.masks[0], at.at[0] + i, count);
+    for (int k = 0; kMask == kOther && count && k < g.mask_count; ++k)
+      v = Masked<kMask, T>(d, v, g, g.masks[k], at.at[k] + i * g.masks[k].at[3], count);
     if (count != size_t(lanes)) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
     hn::StoreU(v, d, s + i);
     most = hn::Max(most, v);
@@ -62,14 +64,16 @@ HWY_INLINE float MaskRow(float *s, int64_t n, int64_t seen, const Attention &g, 
 }
 
 // Scores of the first `seen` of n keys become weights e^(s - m), those of the others 0; `m` and `l` are the row's
-// running maximum and sum; `at` is the mask's element of the first key. Returns the factor for what was summed before.
-template <class T>
-HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, const Attention &g, int64_t at, float *m, float *l) {
+// running maximum and sum; `at` are the masks' elements of the first key. Returns the factor for what was summed
+// before.
+template <class T> HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, const Attention &g,
+                                               const Attention::MaskRow &at, float *m, float *l) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const float tile = !g.mask                          ? MaskRow<kUnmasked, T>(s, n, seen, g, at)
-                     : !g.chosen && g.mask_at[3] == 1 ? MaskRow<kAdded, T>(s, n, seen, g, at)
-                                                      : MaskRow<kOther, T>(s, n, seen, g, at);
+  const bool added = g.mask_count == 1 && !g.masks[0].chosen && g.masks[0].at[3] == 1;
+  const float tile = g.mask_count == 0 ? MaskRow<kUnmasked, T>(s, n, seen, g, at)
+                     : added           ? MaskRow<kAdded, T>(s, n, seen, g, at)
+                                       : MaskRow<kOther, T>(s, n, seen, g, at);
   const float next = tile > *m ? tile : *m;
   const float base = next == -HUGE_VALF ? 0.0f : next;  // all masked so far: weights of 0, not NaN
   const auto shift = hn::Set(d, base);
@@ -213,27 +217,27 @@ template <class T> HWY_INLINE void Finish(const float *sums, float l, bool saw, 
 template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d)), width = (g.dim + lanes - 1) / lanes * lanes, step = g.k_at.row;
+  const int64_t value_width = (g.value_dim + lanes - 1) / lanes * lanes, value_step = g.v_at.row;
   constexpr int kMost = hn::MaxLanes(d) == 16 ? 4 : 2;  // rows at once; registers
   HWY_ALIGN float q[kRows * kMostDim], scores[kRows * kTile], sums[kRows * kMostDim];
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t split = unit % g.splits, chunk = unit / g.splits % g.chunks;
     const int64_t head = unit / g.splits / g.chunks % g.kv_heads, batch = unit / g.splits / g.chunks / g.kv_heads;
     const int64_t row0 = chunk * kRows, rows = g.rows() - row0 < kRows ? g.rows() - row0 : kRows;
-    const int64_t from = batch * g.k_at.batch + head * g.k_at.head, length = g.length(batch);
-    const T *keys = static_cast<const T *>(g.k) + from, *values = static_cast<const T *>(g.v) + from;
+    const int64_t length = g.length(batch);
+    const T *keys = static_cast<const T *>(g.k) + batch * g.k_at.batch + head * g.k_at.head;
+    const T *values = static_cast<const T *>(g.v) + batch * g.v_at.batch + head * g.v_at.head;
     float m[kRows], l[kRows], before[kRows];
     for (int64_t r = 0; r < rows; ++r) {
       const T *row = static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r);
-      for (int64_t i = 0; i < width; i += lanes) {
-        hn::StoreU(LoadColumn(d, row, i, g.dim), d, q + r * width + i);
-        hn::StoreU(hn::Zero(d), d, sums + r * width + i);
-      }
+      for (int64_t i = 0; i < width; i += lanes) hn::StoreU(LoadColumn(d, row, i, g.dim), d, q + r * width + i);
+      for (int64_t i = 0; i < value_width; i += lanes) hn::StoreU(hn::Zero(d), d, sums + r * value_width + i);
       m[r] = -HUGE_VALF, l[r] = 0.0f;
     }
     const int64_t last = length * (split + 1) / g.splits;
     for (int64_t t = length * split / g.splits; t < last; t += kTile) {
       const int64_t n = last - t < kTile ? last - t : kTile;
-      const T *k = keys + t * step, *v = values + t * step;
+      const T *k = keys + t * step, *v = values + t * value_step;
       int64_t r = 0;
       for (; r + kMost <= rows; r += kMost)
         ScoreRows<kMost, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
@@ -241,26 +245,30 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
         for (; r + 2 <= rows; r += 2) ScoreRows<2, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
       if (r < rows) ScoreRows<1, 8>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
       for (r = 0; r < rows; ++r) {
-        const int64_t mask = g.mask_row(batch, head, row0 + r) + t * g.mask_at[3];
+        const auto at = g.mask_row(batch, head, row0 + r, t);
         const int64_t seen = g.seen(length, row0 + r) - t;
-        before[r] = SoftmaxRow<T>(scores + r * kTile, n, seen < n ? seen : n, g, mask, m + r, l + r);
+        before[r] = SoftmaxRow<T>(scores + r * kTile, n, seen < n ? seen : n, g, at, m + r, l + r);
       }
       r = 0;
       for (; r + kMost <= rows; r += kMost)
-        WeighRows<kMost>(scores + r * kTile, v, step, n, g.dim, before + r, sums + r * width, width);
+        WeighRows<kMost>(scores + r * kTile, v, value_step, n, g.value_dim, before + r, sums + r * value_width,
+                         value_width);
       if constexpr (kMost > 2)
         for (; r + 2 <= rows; r += 2)
-          WeighRows<2>(scores + r * kTile, v, step, n, g.dim, before + r, sums + r * width, width);
-      if (r < rows) WeighRows<1>(scores + r * kTile, v, step, n, g.dim, before + r, sums + r * width, width);
+          WeighRows<2>(scores + r * kTile, v, value_step, n, g.value_dim, before + r, sums + r * value_width,
+                       value_width);
+      if (r < rows)
+        WeighRows<1>(scores + r * kTile, v, value_step, n, g.value_dim, before + r, sums + r * value_width,
+                     value_width);
     }
     for (int64_t r = 0; r < rows; ++r) {
       if (g.splits == 1) {
-        Finish(sums + r * width, l[r], g.seen(length, row0 + r) > 0,
-               static_cast<T *>(g.out) + g.query_at(batch, head, row0 + r), g.dim);
+        Finish(sums + r * value_width, l[r], g.seen(length, row0 + r) > 0,
+               static_cast<T *>(g.out) + g.result_at(batch, head, row0 + r), g.value_dim);
       } else {
         float *to = g.partial + (unit * kRows + r) * g.partial_row();
         to[0] = m[r], to[1] = l[r];
-        for (int64_t i = 0; i < g.dim; ++i) to[16 + i] = sums[r * width + i];
+        for (int64_t i = 0; i < g.value_dim; ++i) to[16 + i] = sums[r * value_width + i];
       }
     }
   }
@@ -281,12 +289,13 @@ template <class T> void Join(const Attention &g, int64_t begin, int64_t end) {
       const float *p = part(s), w = p[0] == m ? 1.0f : std::exp(p[0] - m);
       l += w * p[1];
       const auto weight = hn::Set(d, w);
-      for (int64_t c = 0; c < g.dim; c += lanes) {
-        const auto x = LoadColumn(d, p + 16, c, g.dim);
+      for (int64_t c = 0; c < g.value_dim; c += lanes) {
+        const auto x = LoadColumn(d, p + 16, c, g.value_dim);
         hn::StoreU(s == 0 ? hn::Mul(weight, x) : hn::MulAdd(weight, x, hn::LoadU(d, sums + c)), d, sums + c);
       }
     }
-    Finish(sums, l, g.seen(g.length(batch), row) > 0, static_cast<T *>(g.out) + g.query_at(batch, head, row), g.dim);
+    Finish(sums, l, g.seen(g.length(batch), row) > 0, static_cast<T *>(g.out) + g.result_at(batch, head, row),
+           g.value_dim);
   }
 }
 

@@ -187,7 +187,7 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
 
 def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False, x1="int8",
                **more):  # fmt: skip
-    """`scale`, `offset`: how many elements, or a shape; None: N. `token`: a scale for each row; "rank": of x1's rank."""
+    """`scale`, `offset`: how many elements, or a shape; None: N. `token`: a scale for each row; "rank": as [..., 1]."""
     rows = int(np.prod(lead))
     full = 128 if dtype != "int8" else 4  # so that most results of eight bits are within their range
     shapes = [
@@ -286,7 +286,7 @@ CASES += (
                                     ("float32", [2.0 if d else 0.5]), ("float32", [o])],
         "attrs": {"divide": d, "round_first": f}, "rtol": 0.0, "atol": 0.0}
        for o in (0.0, 3.0, -2.5) for d in (False, True) for f in (False, True)]
-    + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -0.5, 0.5, 1.5, 2.5, 126.5, 254.5, 255.5, 300.0]),
+    + [{"op": "QuantV2", "inputs": [("float32", [-300.0, -128.5, -2.5, -0.5, 0.5, 1.5, 2.5, 254.5, 255.5, 300.0]),
                                     ("float32", [2.0 if d else 0.5]), ("float32", [o])],
         "attrs": {"divide": d, "round_first": f, "dst_type": "uint8"}, "rtol": 0.0, "atol": 0.0}
        for o in (0.0, 3.0, 127.5) for d in (False, True) for f in (False, True)]
@@ -352,8 +352,8 @@ REFUSED = [
             op="QuantBatchMatmul", x1_offset=128.0),
     refused("QuantBatchMatmul: x1_offset must be a whole number from 0 to 255, got -1", ("uint8", (4, 8)), B, S,
             op="QuantBatchMatmul", x1_offset=-1.0),
-    refused(r"QuantBatchMatmul: pertokenScaleOptional.shape must be x1.shape \(4, 8\) with the last dimension as 1, got "
-            r"\(3, 1\)", A, B, S, ("float32", (0,)), ("int32", (0,)), ("float32", (3, 1)), op="QuantBatchMatmul"),
+    refused(r"QuantBatchMatmul: pertokenScaleOptional.shape must be x1.shape \(4, 8\) with the last dimension as 1, "
+            r"got \(3, 1\)", A, B, S, ("float32", (0,)), ("int32", (0,)), ("float32", (3, 1)), op="QuantBatchMatmul"),
     refused("QuantBatchMatmul: x1_offset must be a whole number from -128 to 127, got 0.5", A, B, S,
             op="QuantBatchMatmul", x1_offset=0.5),
     refused(r"QuantBatchMatmul: scale.shape must be \(\), \(1,\) or \(3,\), got \(3, 1\)", A, B, ("float32", (3, 1)),

@@ -206,3 +206,79 @@ def test_of_an_exported_model_of_three_dimensions(by, scaled, mask, tmp_path):
     want = net(*tensors).asnumpy()
     graph = taken(net, tensors, given, tmp_path)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+
+
+class Twice(Attention):
+    """Scores that two masks change: GPT-2's triangle and a mask of padding, or ALiBi's slopes and bools."""
+
+    def __init__(self, by, scaled, how):
+        super().__init__(by, scaled)
+        self.how = how
+
+    def construct(self, q, k, v, a, b):
+        s, low = self.scores(q, k), Tensor(-1e9, ms.float32)
+        if self.how == "added":
+            s = s + a + b
+        elif self.how == "kept":
+            s = ops.where(a, s, low) + b
+        else:
+            s = ops.where(b, low, s + a)
+        return ops.bmm(ops.softmax(s, -1), v)
+
+
+@pytest.mark.parametrize("how", ["added", "kept", "hidden"])
+@pytest.mark.parametrize("by,scaled", [("BatchMatMul", "times"), ("matmul", "over"), ("bmm", "q times")])
+def test_of_an_exported_model_with_two_masks(by, scaled, how, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    a, b = normal(S, T, seed=3), normal(B, 1, 1, T, seed=4)
+    a, b = (a > -0.5 if how == "kept" else a), (b > 0.5 if how == "hidden" else b)
+    given = *GIVEN[:3], a, b
+    tensors = [Tensor(x) for x in given]
+    net = Twice(by, scaled, how)
+    want = net(*tensors).asnumpy()
+    graph = taken(net, tensors, given, tmp_path)
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
+    close(back(*tensors).asnumpy(), want)
+
+
+WINDOWS = 4
+
+
+class Swin(Attention):
+    """Of shifted windows: a bias for each pair of places, and a mask for each window of an image."""
+
+    def construct(self, q, k, v, bias, mask):
+        s = self.scores(q, k) + bias.expand_dims(0)
+        s = s.reshape(B, WINDOWS, H, S, S) + mask.expand_dims(1).expand_dims(0)
+        return ops.bmm(ops.softmax(s.reshape(B * WINDOWS, H, S, S), -1), v)
+
+
+@pytest.mark.parametrize("by,scaled", [("BatchMatMul", "times"), ("matmul", "q times")])
+def test_of_an_exported_model_of_shifted_windows(by, scaled, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    given = *(normal(B * WINDOWS, H, S, D, seed=i) for i in range(3)), normal(H, S, S, seed=3), normal(WINDOWS, S, S)
+    tensors = [Tensor(x) for x in given]
+    net = Swin(by, scaled)
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=given)
+    ours = {n["op"] for n in graph.nodes}
+    assert "ScaledDotProductAttention" in ours and not ours & {"BatchMatMul", "Softmax", "Add"}
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
+    close(back(*tensors).asnumpy(), want)
+
+
+@pytest.mark.parametrize("width", [3, 16])
+def test_of_an_exported_model_with_values_of_another_width(width, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    given = *GIVEN[:2], normal(B, H, T, width, seed=2), GIVEN[3]
+    tensors = [Tensor(x) for x in given]
+    net = Attention("matmul", "times")
+    want = net(*tensors).asnumpy()
+    graph = taken(net, tensors, given, tmp_path)
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)

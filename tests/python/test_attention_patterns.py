@@ -197,7 +197,7 @@ BATCHES = {
 SCALED_BATCHES = ["times", "over", "q times", "not at all"]
 
 
-@pytest.mark.parametrize("shape", [(S, T), (1, S, T), (1, 1, T), (T,)], ids=str)
+@pytest.mark.parametrize("shape", [(S, T), (1, S, T), (1, 1, T), (T,), (B * H, S, T), (B * H, 1, T)], ids=str)
 @pytest.mark.parametrize("mask", MASKED)
 @pytest.mark.parametrize("scaled", SCALED_BATCHES)
 @pytest.mark.parametrize("by", BATCHES)
@@ -237,10 +237,22 @@ def test_batches_of_one_head_of_a_half_type(by, scaled, mask):
     near(net(*x).asnumpy(), want, u, np.abs(x[2].astype(np.float64)).max())
 
 
+@pytest.mark.parametrize("by", BATCHES)
+def test_batches_of_one_head_whose_values_are_wider(by):
+    class Spelled(nn.Cell):
+        def construct(self, q, k, v, m):
+            return ops.bmm(ops.softmax(BATCHES[by](q, k) * 0.25 + m, -1), v)
+
+    x = [normal(*s, seed=i) for i, s in enumerate([(B * H, S, D), (B * H, T, D), (B * H, T, 2 * D), (S, T)])]
+    net = Spelled()
+    rewrite.substitute(net, prove=x)
+    assert left(net) == ["ScaledDotProductAttention"]
+    close(net(*x).asnumpy(), reference(*x, 0.25), ROUNDINGS, np.abs(x[2]).max())
+
+
 OTHER_BATCHES = {
-    "a mask for each": ((B * H, S, D), (B * H, T, D), (B * H, T, D), (B * H, S, T)),
     "keys for all": ((B * H, S, D), (1, T, D), (1, T, D), (S, T)),
-    "wider values": ((B * H, S, D), (B * H, T, D), (B * H, T, 2 * D), (S, T)),
+    "values for all": ((B * H, S, D), (B * H, T, D), (1, T, D), (S, T)),
 }
 
 
