@@ -22,27 +22,6 @@ bool scalar(const Value &v, double &out) {
   }
 }
 
-double number(const AttrValue &v) {
-  if (auto f = std::get_if<double>(&v)) return *f;
-  if (auto i = std::get_if<int64_t>(&v)) return double(*i);
-  throw Error(OPGRAFT_INVALID_VALUE, "pattern: 1/name needs a number");
-}
-
-// The share of elements that are not 0; 1 of a dtype that has no product.
-double density(const Tensor &t) {
-  auto share = [&](auto zero) {
-    auto *x = t.data<decltype(zero)>();
-    const auto zeros = std::count_if(x, x + t.size(), [](auto v) { return float(v) == 0.0f; });
-    return t.size() == 0 ? 1.0 : 1.0 - double(zeros) / double(t.size());
-  };
-  switch (t.dtype()) {
-    case OPGRAFT_FLOAT32: return share(float());
-    case OPGRAFT_FLOAT16: return share(float16());
-    case OPGRAFT_BFLOAT16: return share(bfloat16());
-    default: return 1.0;
-  }
-}
-
 // A constant `a` of a graph against the number of a pattern, as the constant's dtype holds it.
 bool close(double a, double b, int32_t dtype) {
   if (dtype == OPGRAFT_FLOAT16) b = double(float(float16(float(b))));
@@ -99,6 +78,16 @@ class Matcher {
     ValueId value;
   };
 
+  // The value that an argument stands for, as far as it is known by now.
+  ValueId matched(const Pattern::Arg &a) const {
+    if (a.kind == Pattern::Arg::kVariable) {
+      auto it = m_.values.find(a.name);
+      return it == m_.values.end() ? kNone : it->second;
+    }
+    if (a.kind != Pattern::Arg::kNode || m_.nodes[size_t(a.node)] == kNone) return kNone;
+    return g_.node(m_.nodes[size_t(a.node)]).outputs[size_t(a.output)];
+  }
+
   // Results from `next` on that the first does not lead to: among the users of a value that they share with it.
   bool siblings(size_t next) {
     for (; next < p_.results.size(); ++next) {
@@ -109,9 +98,9 @@ class Matcher {
     if (next == p_.results.size()) return true;
     const Pattern::Arg &r = p_.results[next];
     for (auto &a : p_.calls[size_t(r.node)].args) {
-      auto shared = a.kind == Pattern::Arg::kVariable ? m_.values.find(a.name) : m_.values.end();
-      if (shared == m_.values.end()) continue;
-      for (NodeId id : users_[size_t(shared->second)]) {
+      const ValueId shared = matched(a);
+      if (shared == kNone) continue;
+      for (NodeId id : users_[size_t(shared)]) {
         const Node &n = g_.node(id);
         if (n.dead || size_t(r.output) >= n.outputs.size()) continue;
         if (std::find(m_.nodes.begin(), m_.nodes.end(), id) != m_.nodes.end()) continue;
@@ -255,47 +244,6 @@ Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern
   return a;
 }
 
-ValueId bound(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name) {
-  if (auto it = m.values.find(name); it != m.values.end()) return it->second;
-  if (auto it = pattern.labels.find(name); it != pattern.labels.end())
-    return g.node(m.nodes[size_t(it->second.node)]).outputs[size_t(it->second.output)];
-  throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
-}
-
-// A number, the id of a symbol, or -1.
-int64_t dimension(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name, int64_t index) {
-  auto &dims = g.value(bound(g, pattern, m, name)).type.dims;
-  const int64_t i = index < 0 ? index + int64_t(dims.size()) : index;
-  return i < 0 || i >= int64_t(dims.size()) ? -1 : dims[size_t(i)];
-}
-
-AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const Manifest &op,
-                  const Pattern::Setting &s) {
-  auto attr = m.attrs.find(s.name);
-  switch (s.kind) {
-    case Pattern::Setting::kLiteral: return s.literal;
-    case Pattern::Setting::kName: {
-      if (attr != m.attrs.end()) return attr->second;
-      auto *declared = op.attr(s.attr);
-      if (declared && declared->kind == OPGRAFT_ATTR_STRING) return s.name;
-      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", s.name));
-    }
-    case Pattern::Setting::kInverse: {
-      if (attr != m.attrs.end()) return 1.0 / number(attr->second);
-      const Value &v = g.value(bound(g, pattern, m, s.name));
-      if (v.kind != Value::kConstant || v.constant.size() != 1 || v.constant.dtype() != OPGRAFT_FLOAT32)
-        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", s.name));
-      return 1.0 / double(*v.constant.data<float>());
-    }
-    default: {
-      const int64_t d = dimension(g, pattern, m, s.name, s.index);
-      if (d < 0)
-        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("dimension {} of {} is not a known number", s.index, s.name));
-      return d;
-    }
-  }
-}
-
 }  // namespace
 
 bool Pattern::siblings() const {
@@ -357,51 +305,6 @@ Pattern pattern_of(const Graph &g, Fit fit) {
 bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
            Match &out) {
   return Matcher(graph, users, pattern, target).run(root, out);
-}
-
-bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
-  return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
-    if (!s.silent() && s.kind != Pattern::Setting::kRank) return true;
-    const Value &v = graph.value(bound(graph, pattern, m, s.name));
-    // An unknown rank is told of: see attributes.
-    if (s.kind == Pattern::Setting::kRank) return !v.type.ranked || int64_t(v.type.dims.size()) == s.index;
-    if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
-    if (s.kind == Pattern::Setting::kCausal) return causal(v);
-    if (s.kind == Pattern::Setting::kSameShape) {
-      const TensorType &other = graph.value(bound(graph, pattern, m, s.other)).type;
-      return !v.type.ranked || !other.ranked || may_equal(v.type.dims, other.dims);
-    }
-    return v.kind == Value::kConstant && !v.state && density(v.constant) < number(s.literal);
-  });
-}
-
-Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op) {
-  Attrs attrs;
-  for (auto &[k, v] : m.attrs)
-    if (op.manifest.attr(k)) attrs[k] = v;
-  for (auto &s : pattern.settings) {
-    if (!s.condition()) {
-      attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
-      continue;
-    }
-    if (s.silent() || s.kind == Pattern::Setting::kShared) continue;  // applies; see Substituter
-    if (s.arranged()) {
-      check_arranged(graph, bound(graph, pattern, m, s.name), bound(graph, pattern, m, s.other), s);
-      continue;
-    }
-    if (s.kind == Pattern::Setting::kSameDim) {
-      const int64_t a = dimension(graph, pattern, m, s.name, s.index);
-      if (a == -1 || a != dimension(graph, pattern, m, s.other, s.other_index))
-        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: dimension {} of {} must be dimension {} of {}", op.spec(),
-                                                       s.index, s.name, s.other_index, s.other));
-      continue;
-    }
-    auto &type = graph.value(bound(graph, pattern, m, s.name)).type;
-    if (!type.ranked)
-      throw Error(OPGRAFT_INVALID_VALUE,
-                  fmt::format("{}: {} must have {} dimensions, got {}", op.spec(), s.name, s.index, type.text()));
-  }
-  return attrs;
 }
 
 }  // namespace opgraft::passes

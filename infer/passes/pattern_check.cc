@@ -60,8 +60,10 @@ class Checker {
     }
   }
   bool takes_known(const Pattern::Call &c) const {
-    return std::any_of(c.args.begin(), c.args.end(),
-                       [&](auto &a) { return a.kind == Pattern::Arg::kVariable && met_.count(a.name); });
+    return std::any_of(c.args.begin(), c.args.end(), [&](auto &a) {
+      return (a.kind == Pattern::Arg::kVariable && met_.count(a.name)) ||
+             (a.kind == Pattern::Arg::kNode && reached_.count(a.node));
+    });
   }
 
   void variable(const std::string &name) {

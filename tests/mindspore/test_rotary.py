@@ -191,6 +191,48 @@ def test_of_an_exported_model_of_a_half_type(tmp_path):
     np.testing.assert_allclose(got.astype(np.float64), want, rtol=2.0**-10, atol=atol)
 
 
+class ByPosition(nn.Cell):
+    """Rows of the tables, that positions choose, as models of MindSpore's hub have them; query and key."""
+
+    def __init__(self, axis):
+        super().__init__()
+        self.axis = axis
+        self.cos, self.sin = (Tensor(np.concatenate([t, t], -1)) for t in (COS, SIN))
+
+    def rows(self, table, ids):
+        return ops.gather(table, ids, 0) if self.axis is None else table[ids].unsqueeze(self.axis)
+
+    def turn(self, x, cos, sin):
+        return x * cos + ops.cat((-x[..., D // 2 :], x[..., : D // 2]), -1) * sin
+
+    def construct(self, q, k, ids):
+        cos, sin = self.rows(self.cos, ids), self.rows(self.sin, ids)
+        return self.turn(q, cos, sin), self.turn(k, cos, sin)
+
+
+@pytest.mark.parametrize("axis,layout,ids", [
+    (1, "BHSD", (B, S)), (1, "BHSD", (1, S)), (2, "BSHD", (B, S)), (None, "BHSD", (S,)), (1, "BSHD", (S,)),
+])  # fmt: skip
+def test_of_an_exported_model_that_turns_query_and_key_by_position(axis, layout, ids, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    q, k = normal(B, H, S, D), normal(B, KV, S, D, seed=1)
+    if layout == "BSHD":
+        q, k = q.swapaxes(1, 2).copy(), k.swapaxes(1, 2).copy()
+    given = q, k, np.random.default_rng(2).integers(0, S, ids).astype(np.int32)
+    net, tensors = ByPosition(axis), [Tensor(x) for x in given]
+    want = [y.asnumpy() for y in net(*tensors)]
+    ms.export(net, *tensors, file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=[list(given)])
+    (node,) = [n for n in graph.nodes if n["op"] not in ("Less", "Add", "Select")]  # an index may be negative
+    assert node["op"] == "ApplyRotaryPosEmb" and node["attrs"]["layout"] == layout
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
+    for run in (opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)), back(*tensors)):
+        for got, y in zip(run, want, strict=True):
+            close(got.asnumpy(), y)
+
+
 class Applied(nn.Cell):
     """MindSpore's own primitive, which has a kernel for Ascend alone."""
 

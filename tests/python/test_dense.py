@@ -183,5 +183,5 @@ def test_what_belongs_together(write, given, swapped):
 
 def test_siblings_are_looked_for_when_all_other_rules_are_through():
     order = [r.op.split("@")[0] for r in _core.rules()]
-    first = min(order.index(op) for op in ("DenseQKV", "BlockQuantQKV"))
-    assert set(order[first:]) == {"DenseQKV", "BlockQuantQKV"}
+    first = min(order.index(op) for op in ("DenseQKV", "BlockQuantQKV", "ApplyRotaryPosEmb"))
+    assert set(order[first:]) <= {"DenseQKV", "BlockQuantQKV", "ApplyRotaryPosEmb"}

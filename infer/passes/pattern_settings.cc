@@ -1,0 +1,121 @@
+// What stands behind `->` in a pattern: conditions on what was matched, and the attributes of the operator that goes
+// in.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "infer/passes/pattern.h"
+
+namespace opgraft::passes {
+namespace {
+
+double number(const AttrValue &v) {
+  if (auto f = std::get_if<double>(&v)) return *f;
+  if (auto i = std::get_if<int64_t>(&v)) return double(*i);
+  throw Error(OPGRAFT_INVALID_VALUE, "pattern: 1/name needs a number");
+}
+
+// The share of elements that are not 0; 1 of a dtype that has no product.
+double density(const Tensor &t) {
+  auto share = [&](auto zero) {
+    auto *x = t.data<decltype(zero)>();
+    const auto zeros = std::count_if(x, x + t.size(), [](auto v) { return float(v) == 0.0f; });
+    return t.size() == 0 ? 1.0 : 1.0 - double(zeros) / double(t.size());
+  };
+  switch (t.dtype()) {
+    case OPGRAFT_FLOAT32: return share(float());
+    case OPGRAFT_FLOAT16: return share(float16());
+    case OPGRAFT_BFLOAT16: return share(bfloat16());
+    default: return 1.0;
+  }
+}
+
+ValueId bound(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name) {
+  if (auto it = m.values.find(name); it != m.values.end()) return it->second;
+  if (auto it = pattern.labels.find(name); it != pattern.labels.end())
+    return g.node(m.nodes[size_t(it->second.node)]).outputs[size_t(it->second.output)];
+  throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
+}
+
+// A number, the id of a symbol, or -1.
+int64_t dimension(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name, int64_t index) {
+  auto &dims = g.value(bound(g, pattern, m, name)).type.dims;
+  const int64_t i = index < 0 ? index + int64_t(dims.size()) : index;
+  return i < 0 || i >= int64_t(dims.size()) ? -1 : dims[size_t(i)];
+}
+
+AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const Manifest &op,
+                  const Pattern::Setting &s) {
+  auto attr = m.attrs.find(s.name);
+  switch (s.kind) {
+    case Pattern::Setting::kLiteral: return s.literal;
+    case Pattern::Setting::kName: {
+      if (attr != m.attrs.end()) return attr->second;
+      auto *declared = op.attr(s.attr);
+      if (declared && declared->kind == OPGRAFT_ATTR_STRING) return s.name;
+      throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", s.name));
+    }
+    case Pattern::Setting::kInverse: {
+      if (attr != m.attrs.end()) return 1.0 / number(attr->second);
+      const Value &v = g.value(bound(g, pattern, m, s.name));
+      if (v.kind != Value::kConstant || v.constant.size() != 1 || v.constant.dtype() != OPGRAFT_FLOAT32)
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", s.name));
+      return 1.0 / double(*v.constant.data<float>());
+    }
+    default: {
+      const int64_t d = dimension(g, pattern, m, s.name, s.index);
+      if (d < 0)
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("dimension {} of {} is not a known number", s.index, s.name));
+      return d;
+    }
+  }
+}
+
+}  // namespace
+
+bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
+  return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
+    if (!s.silent() && s.kind != Pattern::Setting::kRank) return true;
+    const Value &v = graph.value(bound(graph, pattern, m, s.name));
+    // An unknown rank is told of: see attributes.
+    if (s.kind == Pattern::Setting::kRank) return !v.type.ranked || int64_t(v.type.dims.size()) == s.index;
+    if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
+    if (s.kind == Pattern::Setting::kCausal) return causal(v);
+    if (s.kind == Pattern::Setting::kSameShape) {
+      const TensorType &other = graph.value(bound(graph, pattern, m, s.other)).type;
+      return !v.type.ranked || !other.ranked || may_equal(v.type.dims, other.dims);
+    }
+    return v.kind == Value::kConstant && !v.state && density(v.constant) < number(s.literal);
+  });
+}
+
+Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op) {
+  Attrs attrs;
+  for (auto &[k, v] : m.attrs)
+    if (op.manifest.attr(k)) attrs[k] = v;
+  for (auto &s : pattern.settings) {
+    if (!s.condition()) {
+      attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
+      continue;
+    }
+    if (s.silent() || s.kind == Pattern::Setting::kShared) continue;  // applies; see Substituter
+    if (s.arranged()) {
+      check_arranged(graph, bound(graph, pattern, m, s.name), bound(graph, pattern, m, s.other), s);
+      continue;
+    }
+    if (s.kind == Pattern::Setting::kSameDim) {
+      const int64_t a = dimension(graph, pattern, m, s.name, s.index);
+      if (a == -1 || a != dimension(graph, pattern, m, s.other, s.other_index))
+        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("{}: dimension {} of {} must be dimension {} of {}", op.spec(),
+                                                       s.index, s.name, s.other_index, s.other));
+      continue;
+    }
+    auto &type = graph.value(bound(graph, pattern, m, s.name)).type;
+    if (!type.ranked)
+      throw Error(OPGRAFT_INVALID_VALUE,
+                  fmt::format("{}: {} must have {} dimensions, got {}", op.spec(), s.name, s.index, type.text()));
+  }
+  return attrs;
+}
+
+}  // namespace opgraft::passes
