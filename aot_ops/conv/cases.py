@@ -62,7 +62,7 @@ def scaled(x, weight, scale, shift, residual=0.0, activation="none", **attrs):
 
 
 def fused(x, weight, bias=None, *more, **attrs):
-    bias = np.zeros(weight.shape[0]) if bias is None else bias
+    bias = np.zeros(weight.shape[0]) if bias is None or bias.size == 0 else bias
     return scaled(x, weight, np.ones(bias.size), bias, *more, **attrs)
 
 
@@ -94,7 +94,7 @@ def scaled_bound(u, x, weight, scale, shift, residual=0.0, activation="none", **
 
 
 def fused_bound(u, x, weight, bias=None, *more, **attrs):
-    bias = np.zeros(weight.shape[0]) if bias is None else bias
+    bias = np.zeros(weight.shape[0]) if bias is None or bias.size == 0 else bias
     return scaled_bound(u, x, weight, np.ones(bias.size), bias, *more, **attrs)
 
 
@@ -293,6 +293,12 @@ CASES = (
         for s in (SIZES[1], SIZES[2], SIZES[8], nhwc(*SIZES[1]), SIZES[3])
         for a in ACTIVATIONS
     ]
+    + [  # a residual alone
+        follow("FusedConv2D", t, *s, True, a, shape=(0,))
+        for t in TOLERANCE
+        for s in (SIZES[1], SIZES[2], SIZES[8], nhwc(*SIZES[1]), SIZES[3])
+        for a in ACTIVATIONS
+    ]
     + [follow("FusedConv2DBatchNorm", "float16", *SIZES[0], True, "relu6", "float32")]
     + [
         {
@@ -361,6 +367,7 @@ REFUSED = [
     refused("Conv2D: x.dtype must be one of float32, float16, bfloat16, got int32", [("int32", (1, 4, 8, 8)), W]),
     refused("weight.dtype must equal x.dtype float32, got float16", [X, ("float16", (6, 4, 3, 3))]),
     refused(r"FusedConv2D: bias.shape must be \(6,\), got \(5,\)", [X, W, (F32, (5,))], "FusedConv2D"),
+    refused(r"FusedConv2D: bias.shape must be \(6,\), got \(0,\)", [X, W, (F32, (0,))], "FusedConv2D"),
     refused(
         "activation must be one of none, relu, relu6, got 'gelu'",
         [X, W, (F32, (6,))],

@@ -73,8 +73,13 @@ void check_channels(InferContext &c, int i, const char *name, int64_t n, bool nh
   c.check(ok, std::string(name) + ".shape must be (" + std::to_string(n) + ",), got " + to_string(s));
 }
 
-// Inputs up to the residual: the bias may be left out.
-template <Form form> int folded(const Arguments &c) { return std::min(c.inputs(), kResidual[form]); }
+// Inputs up to the residual: the bias may be left out, or before one be a tensor without elements.
+template <Form form> bool no_bias(const Arguments &c) {
+  return form == kBias && (c.inputs() == 2 || (c.inputs() > kResidual[form] && c.input(2).size() == 0));
+}
+template <Form form> int folded(const Arguments &c) {
+  return no_bias<form>(c) ? 2 : std::min(c.inputs(), kResidual[form]);
+}
 
 template <Form form> void Infer(InferContext &c) {
   c.check_inputs(form == kBias ? 2 : kResidual[form], form == kPlain ? 2 : kResidual[form] + 1);
@@ -181,7 +186,7 @@ template <Form form> void fold(const Arguments &c, const Conv &g, float *constan
   for (int64_t i = 0; form != kPlain && i < g.outputs; ++i) {
     double factor = 1, sum = 0;
     if constexpr (form == kBias) {
-      sum = c.inputs() > 2 ? at(2, i) : 0;
+      sum = no_bias<form>(c) ? 0 : at(2, i);
     } else if constexpr (form == kAffine) {
       factor = at(2, i), sum = at(3, i);
     } else if constexpr (form != kPlain) {
@@ -209,7 +214,7 @@ void plan(Conv &g) {
 template <Form form> void *Init(InferContext &c) {
   for (int i = 0; i < c.inputs(); ++i)
     for (int64_t d : c.input(i).shape())
-      if (d <= 0) return nullptr;
+      if (d <= 0 && !(i == 2 && no_bias<form>(c))) return nullptr;
   auto s = std::make_unique<State>();
   s->g = problem(c, c.input(1).known());
   plan(s->g);

@@ -128,10 +128,15 @@ class Checker {
 
   void bound() const {
     // One that others follow becomes a tensor without elements, of a dtype that must be known.
+    const auto known = [&](const ManifestTensor &t) {
+      return dtype_from_name(t.dtype) || std::any_of(op_.inputs.begin(), op_.inputs.end(), [&](auto &other) {
+               return other.dtype == t.dtype && values_.count(other.name);
+             });
+    };
     std::string missing;
     for (auto &t : op_.inputs) {
       if (!values_.count(t.name)) {
-        if (missing.empty() && !dtype_from_name(t.dtype)) missing = t.name;
+        if (missing.empty() && !known(t)) missing = t.name;
         if (!t.optional) fail(fmt::format("input {} must be bound, the pattern does not name it", t.name));
       } else if (!missing.empty()) {
         fail(fmt::format("input {} must be bound, as {} after it is", missing, t.name));

@@ -196,6 +196,15 @@ class Substituter {
     return true;
   }
 
+  // In place of an input that a pattern does not name; its dtype is known: see op_pattern.
+  ValueId no_elements(const Manifest &op, size_t input, const Match &m) {
+    int32_t dtype = dtype_from_name(op.inputs[input].dtype);
+    for (auto &t : op.inputs)
+      if (auto it = m.values.find(t.name); !dtype && t.dtype == op.inputs[input].dtype && it != m.values.end())
+        dtype = g_.value(it->second).type.dtype;
+    return g_.add_constant(Tensor(dtype, {0}));
+  }
+
   void put_op(const Rule &rule, const Op &op, const Pattern &pattern, const Match &m, NodeId root) {
     std::vector<ValueId> inputs;
     size_t left_out = 0;  // right before the next one
@@ -208,8 +217,7 @@ class Substituter {
         ++left_out;
         continue;
       }
-      for (; left_out > 0; --left_out)
-        inputs.push_back(g_.add_constant(Tensor(dtype_from_name(op.manifest.inputs[i - left_out].dtype), {0})));
+      for (; left_out > 0; --left_out) inputs.push_back(no_elements(op.manifest, i - left_out, m));
       inputs.push_back(it->second);
     }
     Draft draft(*this);

@@ -245,7 +245,7 @@ TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty
 TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
   Manifest op;
   op.name = "Norm", op.version = "1.0.0";
-  op.inputs = {{"x", "T"}, {"gamma", "T"}, {"bias", "T", true}, {"residual", "T", true}};
+  op.inputs = {{"x", "T"}, {"gamma", "T"}, {"bias", "B", true}, {"residual", "T", true}};
   op.attrs = {{"epsilon", OPGRAFT_ATTR_FLOAT, std::nullopt}, {"mode", OPGRAFT_ATTR_STRING, std::nullopt}};
   auto cause = [&](const std::string &program, bool strict) -> std::string {
     try {
@@ -290,6 +290,11 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},
       {"Mul(x, Neg(gamma, axis=1))", "Neg(axis=) must be one of its attributes (none)", true},
   };
+  for (const char *dtype : {"T", "float32"}) {  // of a tensor without elements, that stands for it
+    Manifest known = op;
+    known.inputs[2].dtype = dtype;
+    EXPECT_NO_THROW(op_pattern("Add(Mul(x, gamma), residual)", known, find_in(ops()), true)) << dtype;
+  }
   for (auto &[program, what, strict] : wrong) {
     std::string got = cause(program, true);
     EXPECT_TRUE(got.starts_with("Norm@1.0.0: pattern " + quoted(program) + ": ")) << got;

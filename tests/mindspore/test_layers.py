@@ -6,7 +6,7 @@ import opgraft
 import pytest
 from helpers import close
 from mindspore import Parameter, Tensor, mint, nn, ops
-from opgraft import rewrite
+from opgraft import _core, rewrite
 
 
 def normal(*shape, seed=0):
@@ -125,19 +125,21 @@ class MinimumOfMaximum(nn.Cell):
 CLIPS = {nn.ReLU: "relu", nn.ReLU6: "relu6", Maximum: "relu", MinimumOfMaximum: "relu6"}
 
 
+@pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
 @pytest.mark.parametrize("clip", CLIPS)
-def test_a_convolution_without_a_bias_takes_what_follows(clip, tmp_path):
+def test_a_convolution_without_a_bias_takes_what_follows(clip, residual, tmp_path):
     """nn.Conv2d has none unless it is asked for."""
     ms.set_context(mode=ms.GRAPH_MODE)
 
     class Net(nn.Cell):
         def __init__(self):
             super().__init__()
-            self.conv = nn.Conv2d(4, 6, 3, weight_init=Tensor(4 * normal(6, 4, 3, 3)))
+            self.conv = nn.Conv2d(4, 4, 3, weight_init=Tensor(4 * normal(4, 4, 3, 3)))
             self.clip = clip()
 
         def construct(self, x):
-            return self.clip(self.conv(x))
+            y = self.conv(x)
+            return self.clip(y + x if residual else y)
 
     net, x = Net(), normal(2, 4, 7, 9, seed=4)
     want = net(Tensor(x)).asnumpy()
@@ -148,3 +150,5 @@ def test_a_convolution_without_a_bias_takes_what_follows(clip, tmp_path):
     assert graph.nodes[0]["attrs"]["activation"] == CLIPS[clip]
     assert not report.left, str(report)
     close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), want)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    close(nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))(Tensor(x)).asnumpy(), want)

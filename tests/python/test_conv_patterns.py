@@ -95,6 +95,70 @@ def test_without_a_bias(clip, layout):
     assert off == 0.0  # the same sums; what is added to them is 0
 
 
+class Residual(nn.Cell):
+    """A convolution without a bias, and what comes by beside it."""
+
+    def __init__(self, clip, first, layout):
+        super().__init__()
+        self.conv = nn.Conv2d(4, 4, 3, has_bias=False, weight_init="normal", data_format=layout)
+        self.clip, self.first = clip, first
+
+    def construct(self, x):
+        y = self.conv(x)
+        return self.clip(x + y if self.first else y + x)
+
+
+@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize("clip", [*CLIPS, "ReLU", "ReLU6"])
+@pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+def test_a_residual_without_a_bias(clip, layout, first):
+    x = normal(2, 4, 7, 9) if layout == "NCHW" else normal(2, 7, 9, 4)
+    after = {"ReLU": ops.relu, "ReLU6": ops.relu6, **CLIPS}[clip]
+    graph, off, _ = grafted(Residual(after, first, layout), x)
+    assert operators(graph) == ["FusedConv2D"], str(graph)
+    assert f'activation="{clip.split(",")[0].lower()}"' in str(graph) or clip == "none"
+    assert off == 0.0  # the same sums, and the residual added to them once
+
+
+def test_a_residual_of_two_convolutions():
+    """A shortcut that is a convolution itself: one of them takes the other's result."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.shortcut = (nn.Conv2d(4, 6, k, has_bias=False, weight_init="normal") for k in (3, 1))
+
+        def construct(self, x):
+            return ops.relu(self.conv(x) + self.shortcut(x))
+
+    graph, off, _ = grafted(Net(), normal(2, 4, 7, 9))
+    assert operators(graph) == ["Conv2D", "FusedConv2D"], str(graph)
+    assert off == 0.0
+
+
+def test_a_residual_of_open_sizes():
+    net, x = Residual(ops.relu, False, "NCHW"), normal(2, 4, 7, 9)
+    net.set_inputs(Tensor(shape=[None, 4, None, None], dtype=opgraft.float32))
+    report = rewrite.substitute(net, prove=[[x]])
+    assert [n["op"] for n in net._grafted[0][0].graph.nodes] == ["FusedConv2D"] and not report.left, str(report)
+    plain = Residual(ops.relu, False, "NCHW")
+    plain.conv.weight.set_data(net.conv.weight)
+    for shape in ((1, 4, 5, 6), (3, 4, 1, 1)):
+        y = normal(*shape)
+        np.testing.assert_array_equal(net(Tensor(y)).asnumpy(), plain(Tensor(y)).asnumpy())
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1, 9), (1, 4, 7, 9), (4, 7, 9)])
+def test_what_broadcasts_to_a_convolution_is_no_residual(shape):
+    class Net(Residual):
+        def construct(self, x, r):
+            return ops.relu(self.conv(x) + r)
+
+    graph, off, _ = grafted(Net(None, False, "NCHW"), normal(2, 4, 7, 9), normal(*shape))
+    assert operators(graph) == ["Add", "Conv2D", "ReLU"], str(graph)
+    assert off == 0.0
+
+
 @pytest.mark.parametrize("write", [
     lambda y: ops.minimum(ops.maximum(y, 0.0), 5.0), lambda y: ops.maximum(y, 0.5),
     lambda y: ops.minimum(y, 6.0), lambda y: ops.maximum(ops.minimum(y, 6.0), -1.0), lambda y: ops.clamp(y, 0, 5),
