@@ -19,6 +19,9 @@
 //            | "dtype(" name ")=" dtype
 //            | "shape(" name ")=shape(" name ")"        as far as they are known
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
+//            | "rows(" name ")>=" n                     at least so many: of all dimensions but the last
+//            | "columns(" name ")>=" n                  the last dimension
+//            | "open(" name ")"                         a dimension of it is not known
 //            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
 #pragma once
 
@@ -65,6 +68,9 @@ struct Pattern {
       kDtype,
       kSameShape,
       kDensity,
+      kRows,
+      kColumns,
+      kOpen,
       kCausal,
       kPart,
       kEvery,
@@ -73,8 +79,8 @@ struct Pattern {
       kRepeats
     } kind = kLiteral;
     std::string attr, name;
-    AttrValue literal;  // kDtype: its number; kDensity: the share
-    int64_t index = 0;
+    AttrValue literal;    // kDtype: its number; kDensity: the share
+    int64_t index = 0;    // of a dimension; kRows, kColumns: the least number
     std::string other{};  // kSameDim, kSameShape
     int64_t other_index = 0;
     int64_t part = 0, count = 0;  // kPart, kEvery

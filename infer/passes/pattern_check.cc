@@ -112,10 +112,10 @@ class Checker {
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
-                         s.arranged() || s.kind == Kind::kCausal || s.kind == Kind::kShared ? s.text()
-                         : s.kind == Kind::kRank                                            ? "rank(" + s.name + ")"
-                         : s.kind == Kind::kDtype                                           ? "dtype(" + s.name + ")"
-                         : s.kind == Kind::kDensity                                         ? "density(" + s.name + ")"
+                         s.arranged() || s.kind == Kind::kShared || (s.kind >= Kind::kRows && s.silent()) ? s.text()
+                         : s.kind == Kind::kRank      ? "rank(" + s.name + ")"
+                         : s.kind == Kind::kDtype     ? "dtype(" + s.name + ")"
+                         : s.kind == Kind::kDensity   ? "density(" + s.name + ")"
                          : s.kind == Kind::kSameShape ? "shape(" + s.name + ")=shape(" + s.other + ")"
                          : s.kind == Kind::kSameDim   ? "dim(" + s.name + ")=dim(" + s.other + ")"
                                                       : s.attr + "=",

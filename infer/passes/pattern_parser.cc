@@ -13,6 +13,9 @@ const char *condition_name(Pattern::Setting::Kind kind) {
          : kind == Setting::kLast    ? "last"
          : kind == Setting::kRepeats ? "repeats"
          : kind == Setting::kShared  ? "shared"
+         : kind == Setting::kRows    ? "rows"
+         : kind == Setting::kColumns ? "columns"
+         : kind == Setting::kOpen    ? "open"
                                      : "causal";
 }
 
@@ -193,7 +196,7 @@ class Parser {
     using Setting = Pattern::Setting;
     if (peek() == '(')
       for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats,
-                        Setting::kShared, Setting::kCausal})
+                        Setting::kShared, Setting::kRows, Setting::kColumns, Setting::kOpen, Setting::kCausal})
         if (s.attr == condition_name(kind)) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
@@ -242,7 +245,7 @@ class Parser {
     dimension(s.other, s.other_index);
     p_.settings.push_back(std::move(s));
   }
-  // (a), (a, x, axis) or (a, x, axis)=i/n
+  // (a), (a)>=n, (a, x, axis) or (a, x, axis)=i/n
   void arranged(Pattern::Setting::Kind kind) {
     Pattern::Setting s;
     s.kind = kind;
@@ -254,7 +257,9 @@ class Parser {
     };
     symbol('(');
     s.name = word();
-    if (kind != Pattern::Setting::kCausal && kind != Pattern::Setting::kShared) {
+    const bool least = kind == Pattern::Setting::kRows || kind == Pattern::Setting::kColumns;
+    if (!least && kind != Pattern::Setting::kOpen && kind != Pattern::Setting::kCausal &&
+        kind != Pattern::Setting::kShared) {
       symbol(',');
       s.other = word();
       symbol(',');
@@ -263,6 +268,11 @@ class Parser {
     }
     if (s.name.empty()) fail("a name");
     symbol(')');
+    if (least) {
+      symbol('>');
+      symbol('=');
+      s.index = whole("a whole number");
+    }
     if (kind == Pattern::Setting::kPart || kind == Pattern::Setting::kEvery) {
       symbol('=');
       s.part = whole("a whole number");
@@ -335,6 +345,7 @@ class Parser {
 std::string Pattern::Setting::text() const {
   std::string s = fmt::format("{}({}", condition_name(kind), name);
   if (!other.empty()) s += fmt::format(", {}, {}", other, index);
+  if (kind == kRows || kind == kColumns) return fmt::format("{})>={}", s, index);
   return s + ")" + (count ? fmt::format("={}/{}", part, count) : "");
 }
 

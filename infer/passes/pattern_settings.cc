@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <span>
 
 #include "infer/passes/pattern.h"
 
@@ -81,6 +82,12 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
     if (s.kind == Pattern::Setting::kRank) return !v.type.ranked || int64_t(v.type.dims.size()) == s.index;
     if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
     if (s.kind == Pattern::Setting::kCausal) return causal(v);
+    if (s.kind == Pattern::Setting::kOpen) return !v.type.concrete();
+    if (s.kind == Pattern::Setting::kRows || s.kind == Pattern::Setting::kColumns) {
+      const std::span<const int64_t> dims = v.type.dims;
+      if (!v.type.ranked || dims.empty()) return false;
+      return element_count(s.kind == Pattern::Setting::kRows ? dims.first(dims.size() - 1) : dims.last(1)) >= s.index;
+    }
     if (s.kind == Pattern::Setting::kSameShape) {
       const TensorType &other = graph.value(bound(graph, pattern, m, s.other)).type;
       return !v.type.ranked || !other.ranked || may_equal(v.type.dims, other.dims);

@@ -263,6 +263,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
         "last(x, gamma, 0), causal(gamma)",
         "m = Neg(x)\nMul(m, gamma) -> shared(m)",
+        "m = Neg(x)\nMul(m, gamma) -> rows(m)>=8, columns(x) >= 32, open(gamma)",
         "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, shape(x)=shape(gamma)"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
@@ -286,6 +287,8 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, gamma) -> part(z, x, -1)=0/2", "-> part(z, x, -1)=0/2: z must be a value", false},
       {"Mul(x, gamma) -> shared(x)", "-> shared(x): x must be a label", false},
       {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
+      {"Mul(x, gamma) -> rows(z)>=8", "-> rows(z)>=8: z must be a value", false},
+      {"Mul(x, gamma) -> open(z)", "-> open(z): z must be a value", false},
       {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
       {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},
       {"Mul(x, Neg(gamma, axis=1))", "Neg(axis=) must be one of its attributes (none)", true},
