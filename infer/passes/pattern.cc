@@ -9,19 +9,6 @@
 namespace opgraft::passes {
 namespace {
 
-bool scalar(const Value &v, double &out) {
-  if (v.kind != Value::kConstant || v.constant.size() != 1 || v.parameter) return false;
-  switch (v.type.dtype) {
-    case OPGRAFT_FLOAT32: out = *v.constant.data<float>(); return true;
-    case OPGRAFT_FLOAT64: out = *v.constant.data<double>(); return true;
-    case OPGRAFT_FLOAT16: out = double(float(*v.constant.data<float16>())); return true;
-    case OPGRAFT_BFLOAT16: out = double(float(*v.constant.data<bfloat16>())); return true;
-    case OPGRAFT_INT32: out = *v.constant.data<int32_t>(); return true;
-    case OPGRAFT_INT64: out = double(*v.constant.data<int64_t>()); return true;
-    default: return false;
-  }
-}
-
 // A constant `a` of a graph against the number of a pattern, as the constant's dtype holds it.
 bool close(double a, double b, int32_t dtype) {
   if (dtype == OPGRAFT_FLOAT16) b = double(float(float16(float(b))));
@@ -245,6 +232,19 @@ Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern
 }
 
 }  // namespace
+
+bool scalar(const Value &v, double &out) {
+  if (v.kind != Value::kConstant || v.constant.size() != 1 || v.parameter) return false;
+  switch (v.type.dtype) {
+    case OPGRAFT_FLOAT32: out = *v.constant.data<float>(); return true;
+    case OPGRAFT_FLOAT64: out = *v.constant.data<double>(); return true;
+    case OPGRAFT_FLOAT16: out = double(float(*v.constant.data<float16>())); return true;
+    case OPGRAFT_BFLOAT16: out = double(float(*v.constant.data<bfloat16>())); return true;
+    case OPGRAFT_INT32: out = *v.constant.data<int32_t>(); return true;
+    case OPGRAFT_INT64: out = double(*v.constant.data<int64_t>()); return true;
+    default: return false;
+  }
+}
 
 bool Pattern::siblings() const {
   std::vector<bool> met(calls.size());

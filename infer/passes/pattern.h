@@ -8,7 +8,8 @@
 //   arg     := name [output] | number | "_" | call [output]
 //   output  := "[" i "]", of several
 //   want    := literal | "_" | name of an attribute of the op
-//   setting := attr "=" literal | attr "=" name | attr "=" "1/" name | attr "=" "dim(" name "," i ")"
+//   setting := attr "=" literal | attr "=" name | attr "=" "1/" name | attr "=" name "*" name
+//            | attr "=" "dim(" name "," i ")"
 //            | "rank(" name ")=" n | "dim(" name "," i ")=dim(" name "," j ")", conditions
 //            | "part(" a "," x "," axis ")=" i "/" n    a is the i-th of n equal parts of x along the axis
 //            | "every(" a "," x "," axis ")=" i "/" n   a is the elements i, i + n, i + 2n, ... of x
@@ -61,6 +62,7 @@ struct Pattern {
       kLiteral,
       kName,
       kInverse,
+      kProduct,
       kDim,
       kRank,
       kSameDim,
@@ -81,7 +83,7 @@ struct Pattern {
     std::string attr, name;
     AttrValue literal;    // kDtype: its number; kDensity: the share
     int64_t index = 0;    // of a dimension; kRows, kColumns: the least number
-    std::string other{};  // kSameDim, kSameShape
+    std::string other{};  // kSameDim, kSameShape, kProduct
     int64_t other_index = 0;
     int64_t part = 0, count = 0;  // kPart, kEvery
     bool condition() const { return kind >= kRank; }
@@ -135,6 +137,8 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m);
 // not known, or a condition on a rank does not hold.
 Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op);
 
+// A constant of one element as a number; false: it is none, or may change.
+bool scalar(const Value &v, double &out);
 // Query s of S sees the first T - S + 1 + s keys of the constant: 0 there, and what leaves no weight elsewhere.
 bool causal(const Value &mask);
 // Throws Error where `of` is not made of `from` as the condition says.

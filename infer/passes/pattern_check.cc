@@ -106,6 +106,7 @@ class Checker {
       bool fits = s.kind == Kind::kLiteral ||
                   (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
                   (s.kind == Kind::kInverse && (attr || value)) ||
+                  (s.kind == Kind::kProduct && (attr || value) && (attrs_.count(s.other) || is_value(s.other))) ||
                   ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value &&
                    (s.other.empty() || is_value(s.other))) ||
                   (s.kind == Kind::kShared && p_.labels.count(s.name)) ||

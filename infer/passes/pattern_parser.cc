@@ -217,6 +217,14 @@ class Parser {
         s.kind = Pattern::Setting::kName;
         s.name = word();
         if (s.name.empty()) fail("a value");
+        skip(false);
+        if (peek() == '*') {
+          ++at_;
+          skip(false);
+          s.kind = Pattern::Setting::kProduct;
+          s.other = word();
+          if (s.other.empty()) fail("a name");
+        }
       }
     }
     p_.settings.push_back(std::move(s));

@@ -45,6 +45,12 @@ int64_t dimension(const Graph &g, const Pattern &pattern, const Match &m, const 
   return i < 0 || i >= int64_t(dims.size()) ? -1 : dims[size_t(i)];
 }
 
+// A name as a number: an attribute that was bound, or a constant.
+bool number_of(const Graph &g, const Pattern &pattern, const Match &m, const std::string &name, double &out) {
+  if (auto attr = m.attrs.find(name); attr != m.attrs.end()) return out = number(attr->second), true;
+  return scalar(g.value(bound(g, pattern, m, name)), out);
+}
+
 AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const Manifest &op,
                   const Pattern::Setting &s) {
   auto attr = m.attrs.find(s.name);
@@ -63,6 +69,13 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
         throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", s.name));
       return 1.0 / double(*v.constant.data<float>());
     }
+    case Pattern::Setting::kProduct: {
+      double a = 1, b = 1;
+      for (auto &[name, to] : {std::pair(s.name, &a), std::pair(s.other, &b)})
+        if (!number_of(g, pattern, m, name, *to))
+          throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", name));
+      return a * b;
+    }
     default: {
       const int64_t d = dimension(g, pattern, m, s.name, s.index);
       if (d < 0)
@@ -76,6 +89,8 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
 
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
   return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
+    if (double x; s.kind == Pattern::Setting::kProduct)
+      return number_of(graph, pattern, m, s.name, x) && number_of(graph, pattern, m, s.other, x);
     if (!s.silent() && s.kind != Pattern::Setting::kRank) return true;
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
     // An unknown rank is told of: see attributes.

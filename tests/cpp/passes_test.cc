@@ -257,9 +257,10 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
   };
   for (const char *right :
        {"Mul(x, Rsqrt(Add(gamma, epsilon)))", "Mul(Mul(x, _), gamma)", "m = Neg(x)\nMul(m, Add(m, gamma))",
-        "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast", "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2",
-        "GeLU(Mul(x, gamma), approximate=tanh)", "Softmax(Mul(x, gamma), axis=a) -> epsilon=a",
-        "Add(Mul(x, gamma), bias)", "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
+        "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast", "Mul(Mul(x, a), Mul(gamma, epsilon)) -> epsilon=a*epsilon",
+        "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2", "GeLU(Mul(x, gamma), approximate=tanh)",
+        "Softmax(Mul(x, gamma), axis=a) -> epsilon=a", "Add(Mul(x, gamma), bias)",
+        "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
         "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
         "last(x, gamma, 0), causal(gamma)",
         "m = Neg(x)\nMul(m, gamma) -> shared(m)",
@@ -280,6 +281,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"MatMul(x, gamma, transpose_b=tranpose)", "MatMul(transpose_b=) must be a value", false},
       {"Mul(x, gamma) -> eps=1", "-> eps= must be one of the op's attributes (epsilon, mode)", false},
       {"Mul(x, gamma) -> epsilon=1/c", "-> epsilon=: c must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> epsilon=c*z", "-> epsilon=: c must be a value", false},
       {"Mul(x, gamma) -> rank(z)=2", "-> rank(z): z must be a value", false},
       {"Mul(x, gamma) -> dtype(z)=int8", "-> dtype(z): z must be a value", false},
       {"Mul(x, gamma) -> shape(x)=shape(z)", "-> shape(x)=shape(z): x must be a value", false},

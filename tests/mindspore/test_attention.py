@@ -38,6 +38,8 @@ class Attention(nn.Cell):
             return self.multiplied(q * (1.0 / ROOT), k)
         if self.scaled == "q over":
             return self.multiplied(q / ROOT, k)
+        if self.scaled == "q and k times":
+            return self.multiplied(q * D**-0.25, k * D**-0.25)
         if self.scaled == "k times":
             return self.multiplied(q, k * (1.0 / ROOT))
         return self.multiplied(q, k)
@@ -80,7 +82,7 @@ def taken(net, tensors, given, folder):
 
 
 @pytest.mark.parametrize("mask", [False, True], ids=["full", "mask"])
-@pytest.mark.parametrize("scaled", ["times", "over", "q times", "q over", "k times", "not at all"])
+@pytest.mark.parametrize("scaled", ["times", "over", "q times", "q over", "k times", "q and k times", "not at all"])
 @pytest.mark.parametrize("by", ["BatchMatMul", "bmm", "matmul", "joined"])
 def test_of_an_exported_model(by, scaled, mask, tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)

@@ -23,19 +23,19 @@ PRODUCTS = {
     "Transpose": lambda q, k: ops.bmm(q, turned(k)),
     "matmul": lambda q, k: ops.matmul(q, turned(k)),
 }
-# Scores, their scale, and what of the spelling stays in the graph beside the operator.
+# Scores, and their scale.
 SCALED = {
-    "times": (lambda by, q, k: by(q, k) * ROOT**-1, ROOT**-1, []),
-    "times, number first": (lambda by, q, k: ROOT**-1 * by(q, k), ROOT**-1, []),
-    "over": (lambda by, q, k: by(q, k) / ROOT, ROOT**-1, []),
-    "q times": (lambda by, q, k: by(q * ROOT**-1, k), ROOT**-1, []),
-    "q over": (lambda by, q, k: by(q / ROOT, k), ROOT**-1, []),
-    "ONNX, q and k times": (lambda by, q, k: by(q * ROOT**-0.5, k * ROOT**-0.5), ROOT**-1, ["Mul"]),
+    "times": (lambda by, q, k: by(q, k) * ROOT**-1, ROOT**-1),
+    "times, number first": (lambda by, q, k: ROOT**-1 * by(q, k), ROOT**-1),
+    "over": (lambda by, q, k: by(q, k) / ROOT, ROOT**-1),
+    "q times": (lambda by, q, k: by(q * ROOT**-1, k), ROOT**-1),
+    "q over": (lambda by, q, k: by(q / ROOT, k), ROOT**-1),
+    "ONNX, q and k times": (lambda by, q, k: by(q * ROOT**-0.5, k * ROOT**-0.5), ROOT**-1),
     "ONNX, q and turned k times": (
-        lambda by, q, k: ops.bmm(q * ROOT**-0.5, turned(k) * ROOT**-0.5), ROOT**-1, ["Mul"]),
-    "k times": (lambda by, q, k: by(q, k * ROOT**-1), ROOT**-1, []),
-    "turned k times": (lambda by, q, k: ops.bmm(q, turned(k) * ROOT**-1), ROOT**-1, []),
-    "not at all": (lambda by, q, k: by(q, k), 1.0, []),
+        lambda by, q, k: ops.bmm(q * ROOT**-0.5, turned(k) * ROOT**-0.5), ROOT**-1),
+    "k times": (lambda by, q, k: by(q, k * ROOT**-1), ROOT**-1),
+    "turned k times": (lambda by, q, k: ops.bmm(q, turned(k) * ROOT**-1), ROOT**-1),
+    "not at all": (lambda by, q, k: by(q, k), 1.0),
 }  # fmt: skip
 MASKED = {"full": lambda s, m: s, "mask": lambda s, m: s + m, "mask first": lambda s, m: m + s}
 
