@@ -48,6 +48,9 @@ REFERENCE = {
     "Round": np.rint,
     "ClampScalar": lambda x, min=-INF, max=INF: np.minimum(np.maximum(x, min), max),
     "Neg": np.negative,
+    "Abs": lambda x: np.abs(x),
+    "Cos": np.cos,
+    "Sin": np.sin,
     "Square": np.square,
     "GeLU": lambda x, **attrs: gelu(x, **attrs) if x.size else x,
     "Select": lambda cond, x, y: np.where(cond, x, y),
@@ -73,13 +76,16 @@ FUNCTIONS = [
     "Neg",
     "Square",
     "GeLU",
+    "Abs",
+    "Cos",
+    "Sin",
 ]
 # Correctly rounded operations: one rounding. Half types round to float32 first, which is the 1 %.
 TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "int32": 0, "int64": 0}
 # Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126, "int32": 0, "int64": 0}
 # Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, erf to 3.5e-7, tanh to 3e-7;
-# Sigmoid and SiLU add a sum and a quotient, GeLU a product more.
+# cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU a product more.
 ROUNDINGS = {
     "Sqrt": 2,
     "Rsqrt": 3,
@@ -91,6 +97,8 @@ ROUNDINGS = {
     "SiLU": 7,
     "Square": 2,
     "GeLU": 8,
+    "Cos": 7,
+    "Sin": 7,
 }
 
 
@@ -175,7 +183,12 @@ CASES = (
         for t in FLOATS
         for s in SHAPES
     ]
-    + [case(op, [(t, s, (-50, 50))]) for op in ["ReLU", "Neg", "Square"] for t in ["int32", "int64"] for s in SHAPES]
+    + [
+        case(op, [(t, s, (-50, 50))])
+        for op in ["ReLU", "Neg", "Square", "Abs"]
+        for t in ["int32", "int64"]
+        for s in SHAPES
+    ]
     + [case("GeLU", [(t, s)], {"approximate": "none"}, rtol("GeLU", t), SMALLEST[t]) for t in FLOATS for s in SHAPES]
     + [case(op, [("float32", (40,), "special")], rtol=rtol(op, "float32"), atol=2.0**-126) for op in FUNCTIONS]
     # Far into both tails and close to zero, where a formula shows its weakness.
@@ -185,6 +198,13 @@ CASES = (
         if op not in POSITIVE
         for w in (100.0, 12.0, 1e-3)
     ]
+    # Positions times frequencies: near to where Highway's reduction ends, and beyond.
+    + [
+        case(op, [("float32", (2000,), (-w, w))], rtol=rtol(op, "float32"), atol=2.0**-126)
+        for op in ("Cos", "Sin")
+        for w in (3e4, 1e5, 1e9, 3e38)
+    ]
+    + [case("Abs", [(t, [-(2**31), 2**31 - 1, 0, -1])]) for t in ("int32", "int64")]
     + [case("Round", [(t, [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.25, 1023.5, -7.0, NAN, INF, -INF])]) for t in FLOATS]
     + [case("Round", [("float32", [8388607.5, -8388607.5, 8388609.0, 3e38, 0.49999997, -0.0])])]
     + [

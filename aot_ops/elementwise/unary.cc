@@ -7,6 +7,7 @@
 #define HWY_TARGET_INCLUDE "unary.cc"
 #include "hwy/foreach_target.h"
 // clang-format off
+#include "hwy/contrib/math/math-inl.h"
 #include "opgraft/simd.h"
 #include "aot_ops/common/gelu-inl.h"
 #include "aot_ops/common/map-inl.h"
@@ -30,9 +31,20 @@ enum UnaryOp {
   kGeLU,
   kGeLUErf,
   kReLU6,
-  kRound
+  kRound,
+  kAbs,
+  kCos,
+  kSin
 };
+
+// They wrap.
+template <class T> T of_integer(UnaryOp op, T x) {
+  using U = std::make_unsigned_t<T>;
+  if (op == kSquare) return T(U(x) * U(x));
+  if (op == kNeg || (op == kAbs && x < 0)) return T(U(0) - U(x));
+  return op == kReLU && x < 0 ? T(0) : x;
 }
+}  // namespace opgraft
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -43,19 +55,35 @@ template <class D, class V> HWY_INLINE V ReLU6Of(D d, V x) {  // NaN stays NaN
   return hn::IfThenElse(hn::Gt(v, six), six, v);
 }
 
+// Highway's are good up to 39000; beyond, and of what is no number, lanes are the library's: what a lane becomes does
+// not depend on its neighbours.
+template <UnaryOp op, class D, class V> HWY_INLINE V Circular(D d, V x) {
+  const auto near = hn::Le(hn::Abs(x), hn::Set(d, 30000.0f));
+  const auto inside = hn::IfThenElseZero(near, x);
+  const auto y = op == kCos ? hn::Cos(d, inside) : hn::Sin(d, inside);
+  if (hn::AllTrue(d, near)) return y;
+  HWY_ALIGN float from[hn::MaxLanes(d)], to[hn::MaxLanes(d)];
+  hn::Store(x, d, from);
+  for (size_t i = 0; i < hn::Lanes(d); ++i)
+    to[i] = float(op == kCos ? std::cos(double(from[i])) : std::sin(double(from[i])));
+  return hn::IfThenElse(near, y, hn::Load(d, to));
+}
+
 template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSqrt) return hn::Sqrt(x);
   if constexpr (op == kRsqrt) return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
   if constexpr (op == kReciprocal) return hn::Div(hn::Set(d, 1.0f), x);
-  if constexpr (op == kExp) return Exp(d, x);
+  if constexpr (op == kExp) return HWY_NAMESPACE::Exp(d, x);  // Highway has one, too
   if constexpr (op == kErf) return Erf(d, x);
-  if constexpr (op == kTanh) return Tanh(d, x);
+  if constexpr (op == kTanh) return HWY_NAMESPACE::Tanh(d, x);
   if constexpr (op == kSigmoid) return Sigmoid<T>(d, x);
   if constexpr (op == kSiLU) return Silu<T>(d, x);
   if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
   if constexpr (op == kReLU6) return ReLU6Of(d, x);
   if constexpr (op == kRound) return hn::Round(x);  // halves to even
   if constexpr (op == kNeg) return hn::Neg(x);
+  if constexpr (op == kAbs) return hn::Abs(x);
+  if constexpr (op == kCos || op == kSin) return Circular<op>(d, x);
   if constexpr (op == kSquare) return hn::Mul(x, x);
   if constexpr (op == kGeLU) return GeluTanh<T>(d, x);
   if constexpr (op == kGeLUErf) return GeluErf(d, x);
@@ -63,9 +91,7 @@ template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
 
 template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
   if constexpr (std::is_integral_v<T>) {
-    using U = std::make_unsigned_t<T>;
-    for (int64_t i = 0; i < n; ++i)
-      y[i] = op == kReLU ? (x[i] < 0 ? T(0) : x[i]) : op == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
+    for (int64_t i = 0; i < n; ++i) y[i] = of_integer(op, x[i]);
   } else {
     Map([](auto d, auto v) HWY_ATTR { return Apply<op, T>(d, v); }, y, n, x);
   }
@@ -78,6 +104,7 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
     case kReLU: return Loop<kReLU>(x, y, n);
     case kNeg: return Loop<kNeg>(x, y, n);
     case kSquare: return Loop<kSquare>(x, y, n);
+    case kAbs: return Loop<kAbs>(x, y, n);
   }
   if constexpr (!std::is_integral_v<T>) switch (op) {
       case kSqrt: return Loop<kSqrt>(x, y, n);
@@ -92,6 +119,8 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
       case kGeLUErf: return Loop<kGeLUErf>(x, y, n);
       case kReLU6: return Loop<kReLU6>(x, y, n);
       case kRound: return Loop<kRound>(x, y, n);
+      case kCos: return Loop<kCos>(x, y, n);
+      case kSin: return Loop<kSin>(x, y, n);
     }
 }
 
@@ -114,7 +143,7 @@ OPGRAFT_SIMD(UnaryRow)
 
 namespace {
 
-constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare; }
+constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare || op == kAbs; }
 constexpr int64_t grain(UnaryOp op) {
   const bool cheap = op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 || op == kRound;
   return takes_integers(op) || cheap ? 16384 : 8192;
@@ -164,6 +193,9 @@ double formula(UnaryOp op, double x) {
     case kReLU6: return x < 0 ? 0 : x > 6 ? 6 : x;
     case kRound: return std::nearbyint(x);
     case kNeg: return -x;
+    case kAbs: return std::fabs(x);
+    case kCos: return std::cos(x);
+    case kSin: return std::sin(x);
     case kSquare: return x * x;
     case kGeLU: return 0.5 * x * (1 + std::tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)));
     case kGeLUErf: return 0.5 * x * (1 + std::erf(x * 0.70710678118654752));
@@ -179,8 +211,7 @@ template <UnaryOp op> void ReferenceUnary(Context &c) {
     T *y = c.output(0).data<T>();
     for (int64_t i = 0; i < c.output(0).size(); ++i) {
       if constexpr (std::is_integral_v<T>) {
-        using U = std::make_unsigned_t<T>;
-        y[i] = form == kReLU ? (x[i] < 0 ? T(0) : x[i]) : form == kNeg ? T(U(0) - U(x[i])) : T(U(x[i]) * U(x[i]));
+        y[i] = of_integer(form, x[i]);
       } else {
         y[i] = T(float(formula(form, float(x[i]))));
       }
@@ -209,4 +240,7 @@ OPGRAFT_UNARY(Round)
 OPGRAFT_UNARY(Neg)
 OPGRAFT_UNARY(Square)
 OPGRAFT_UNARY(GeLU)
+OPGRAFT_UNARY(Abs)
+OPGRAFT_UNARY(Cos)
+OPGRAFT_UNARY(Sin)
 #endif

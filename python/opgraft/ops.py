@@ -58,6 +58,7 @@ add, sub, mul, pow = (_binary(o.lower(), o) for o in ["Add", "Sub", "Mul", "Pow"
 maximum, minimum = _binary("maximum", "Maximum"), _binary("minimum", "Minimum")
 less, equal, greater = _binary("less", "Less"), _binary("equal", "Equal"), _binary("greater", "Greater")
 sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
+abs, cos, sin = (_unary(f.lower(), f) for f in ["Abs", "Cos", "Sin"])  # noqa: A001
 reciprocal = _unary("reciprocal", "Reciprocal")
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
 relu6, neg, square = _unary("relu6", "ReLU6"), _unary("neg", "Neg"), _unary("square", "Square")
@@ -377,7 +378,7 @@ for _name, _f, *_arguments in [
     ("Tile", tile),
     ("BroadcastTo", broadcast_to, "shape"), ("Select", select),
     ("StridedSlice", strided_slice, "begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask"),
-    ("Neg", neg),
+    ("Neg", neg), ("Abs", abs), ("Cos", cos), ("Sin", sin),
     ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest), ("Rint", _rounding.rint),
     ("Einsum", lambda operands, equation: einsum(equation, *operands), "equation"),
     ("Round", lambda x, decimals=0: round(x, decimals=decimals)),

@@ -14,14 +14,15 @@ from opgraft import Tensor, nn, ops, rewrite
 
 FLOATS = [np.dtype(d) for d in (np.float32, np.float16, ml_dtypes.bfloat16)]
 INTS = [np.dtype(np.int32), np.dtype(np.int64)]
-KEEP = [ops.tanh, ops.sigmoid, ops.relu, ops.silu, ops.neg, ops.square, ops.erf, lambda v: ops.exp(ops.tanh(v)),
+KEEP = [ops.tanh, ops.sigmoid, ops.relu, ops.silu, ops.neg, ops.square, ops.erf,
+        ops.abs, ops.cos, ops.sin, lambda v: ops.exp(ops.tanh(v)),
         lambda v: ops.gelu(v, "none"), lambda v: ops.gelu(v, "tanh"), lambda v: ops.sqrt(ops.square(v)),
         lambda v: ops.rsqrt(ops.square(v) + 1), lambda v: v * 0.5, lambda v: 1 - v,
         lambda v: ops.pow(ops.square(v) + 1, 0.5)]  # fmt: skip
 BINARY = [ops.add, ops.sub, ops.mul, ops.maximum, ops.minimum, lambda a, b: a / (ops.square(b) + 1),
           lambda a, b: ops.select(ops.less(a, b), a, b), lambda a, b: ops.select(a == b, a, b - a),
           lambda a, b: ops.select(a > b, b, a)]  # fmt: skip
-INTEGER = [ops.neg, ops.relu, ops.square, lambda v: v + 3, lambda v: ops.select(ops.less(v, 2), v, 2 - v)]
+INTEGER = [ops.neg, ops.relu, ops.square, ops.abs, lambda v: v + 3, lambda v: ops.select(ops.less(v, 2), v, 2 - v)]
 STEP = ["keep", "keep", "binary", "binary", "cast", "transpose", "reshape", "expand", "slice", "tile", "concat",
         "split", "gather", "reduce", "softmax", "norm", "matmul", "self_matmul", "bias_add", "broadcast"]  # fmt: skip
 used = collections.Counter()

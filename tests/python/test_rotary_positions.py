@@ -139,3 +139,25 @@ def test_what_is_not_both_at_once_is_turned_apart(make):
     assert "ApplyRotaryPosEmb" not in left(net._grafted[0][0].graph)
     got = net(Tensor(q), Tensor(k), Tensor(ids))
     close(got[0].asnumpy(), rotary(q, ids, 0, False), 3, 2 * np.abs(q).max())
+
+
+def test_angles_computed_in_the_model():
+    """As Hugging Face's LLaMA has it: cos and sin of positions times frequencies, joined with themselves."""
+    frequencies = (100.0 ** (-np.arange(0, D, 2) / D)).astype(np.float32)
+
+    class Llama(nn.Cell):
+        def construct(self, q, k, ids):
+            angles = ops.expand_dims(ops.cast(ids, opgraft.float32), 2) * Tensor(frequencies)
+            both = ops.concat((angles, angles), -1)
+            cos, sin = ops.expand_dims(ops.cos(both), 1), ops.expand_dims(ops.sin(both), 1)
+            return halves(q, cos, sin), halves(k, cos, sin)
+
+    q, k, ids = given((B, S), "BHSD")
+    net = Llama()
+    net.set_inputs(Tensor(q), Tensor(k), Tensor(ids))
+    rewrite.substitute(net, prove=[[q, k, ids]])
+    found = left(net._grafted[0][0].graph)
+    assert found.count("RotaryPositionEmbedding") == 2 and not {"Neg", "StridedSlice", "Add"} & set(found)
+    for got, x in zip(net(Tensor(q), Tensor(k), Tensor(ids)), (q, k), strict=True):
+        # An angle is up to P and rounds to P 2^-24, a cosine to 3 ulp.
+        close(got.asnumpy(), rotary(x, ids, 0, False), 3 + P + 6, 2 * np.abs(x).max())
