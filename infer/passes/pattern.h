@@ -22,6 +22,7 @@
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
 //            | "rows(" name ")>=" n                     at least so many: of all dimensions but the last
 //            | "columns(" name ")>=" n                  the last dimension
+//            | "columns(" name ")=" ["1/"] number       it is the constant, or 1 over it
 //            | "open(" name ")"                         a dimension of it is not known
 //            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
 #pragma once
@@ -72,6 +73,7 @@ struct Pattern {
       kDensity,
       kRows,
       kColumns,
+      kCount,
       kOpen,
       kCausal,
       kPart,
@@ -83,9 +85,10 @@ struct Pattern {
     std::string attr, name;
     AttrValue literal;    // kDtype: its number; kDensity: the share
     int64_t index = 0;    // of a dimension; kRows, kColumns: the least number
-    std::string other{};  // kSameDim, kSameShape, kProduct
+    std::string other{};  // kSameDim, kSameShape, kProduct, kCount
     int64_t other_index = 0;
     int64_t part = 0, count = 0;  // kPart, kEvery
+    bool inverse = false;         // kCount
     bool condition() const { return kind >= kRank; }
     bool arranged() const { return kind >= kPart; }
     bool silent() const { return kind >= kDtype && kind <= kCausal; }  // see applies

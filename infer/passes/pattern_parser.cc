@@ -15,6 +15,7 @@ const char *condition_name(Pattern::Setting::Kind kind) {
          : kind == Setting::kShared  ? "shared"
          : kind == Setting::kRows    ? "rows"
          : kind == Setting::kColumns ? "columns"
+         : kind == Setting::kCount   ? "columns"
          : kind == Setting::kOpen    ? "open"
                                      : "causal";
 }
@@ -276,6 +277,7 @@ class Parser {
     }
     if (s.name.empty()) fail("a name");
     symbol(')');
+    if (kind == Pattern::Setting::kColumns && peek() == '=') return count(std::move(s));
     if (least) {
       symbol('>');
       symbol('=');
@@ -288,6 +290,17 @@ class Parser {
       s.count = whole("a whole number");
       if (s.count < 1 || s.part < 0 || s.part >= s.count) fail("i/n with i below n");
     }
+    p_.settings.push_back(std::move(s));
+  }
+  // Behind columns(name)
+  void count(Pattern::Setting s) {
+    s.kind = Pattern::Setting::kCount;
+    ++at_;
+    skip(false);
+    s.inverse = s_.compare(at_, 2, "1/") == 0;
+    if (s.inverse) at_ += 2;
+    s.other = word();
+    if (s.other.empty()) fail("a name");
     p_.settings.push_back(std::move(s));
   }
   void rank() {
@@ -352,6 +365,7 @@ class Parser {
 
 std::string Pattern::Setting::text() const {
   std::string s = fmt::format("{}({}", condition_name(kind), name);
+  if (kind == kCount) return fmt::format("{})={}{}", s, inverse ? "1/" : "", other);
   if (!other.empty()) s += fmt::format(", {}, {}", other, index);
   if (kind == kRows || kind == kColumns) return fmt::format("{})>={}", s, index);
   return s + ")" + (count ? fmt::format("={}/{}", part, count) : "");

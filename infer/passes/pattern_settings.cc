@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
 #include "infer/passes/pattern.h"
@@ -102,6 +103,13 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
       const std::span<const int64_t> dims = v.type.dims;
       if (!v.type.ranked || dims.empty()) return false;
       return element_count(s.kind == Pattern::Setting::kRows ? dims.first(dims.size() - 1) : dims.last(1)) >= s.index;
+    }
+    if (s.kind == Pattern::Setting::kCount) {
+      double n;
+      if (!v.type.ranked || v.type.dims.empty() || v.type.dims.back() < 1) return false;
+      if (!number_of(graph, pattern, m, s.other, n)) return false;
+      // 1/n rounds in float32, once in the product of all.
+      return std::abs((s.inverse ? 1 / n : n) - double(v.type.dims.back())) <= 1e-6 * double(v.type.dims.back());
     }
     if (s.kind == Pattern::Setting::kSameShape) {
       const TensorType &other = graph.value(bound(graph, pattern, m, s.other)).type;

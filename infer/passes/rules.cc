@@ -65,7 +65,7 @@ std::vector<Rule> rules_of(const Registry &registry) {
   struct Sized {
     Rule rule;
     std::string op;
-    std::vector<std::string> calls;
+    std::set<std::string> calls;
     size_t size, level = 0;
     bool sparse = false, siblings = false;
   };
@@ -81,7 +81,7 @@ std::vector<Rule> rules_of(const Registry &registry) {
                                       [](auto &s) { return s.kind == Pattern::Setting::kDensity; });
       all.back().siblings = p.siblings();
       for (auto &c : p.calls) {
-        all.back().calls.push_back(c.op);
+        all.back().calls.insert(c.op);
         if (c.op != op->name()) called.insert(c.op);
       }
       grafts.insert(op->name());

@@ -265,6 +265,7 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "last(x, gamma, 0), causal(gamma)",
         "m = Neg(x)\nMul(m, gamma) -> shared(m)",
         "m = Neg(x)\nMul(m, gamma) -> rows(m)>=8, columns(x) >= 32, open(gamma)",
+        "Mul(x, Mul(gamma, c)) -> columns(x)=c, columns( gamma ) = 1/c",
         "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, shape(x)=shape(gamma)"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
@@ -290,6 +291,9 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, gamma) -> shared(x)", "-> shared(x): x must be a label", false},
       {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
       {"Mul(x, gamma) -> rows(z)>=8", "-> rows(z)>=8: z must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> columns(z)=1/c", "-> columns(z)=1/c: z must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> columns(x)=c, columns(x)=z", "must be a value", false},
+      {"Mul(x, gamma) -> columns(x)=8", "a name", false},
       {"Mul(x, gamma) -> open(z)", "-> open(z): z must be a value", false},
       {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
       {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},

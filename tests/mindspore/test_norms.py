@@ -233,6 +233,27 @@ class GammaInside(nn.Cell):
         return ops.cast(y, self.dtype)
 
 
+class FastVariance(nn.Cell):
+    """LayerNorm as Flax has it by default; means as jax.numpy has them."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+        self.gamma = Parameter(Tensor(normal(24, seed=5)), name="gamma")
+        self.beta = Parameter(Tensor(normal(24, seed=6)), name="beta")
+        self.sum = ops.ReduceSum(keep_dims=True)
+
+    def mean(self, x):
+        return self.sum(x, -1) * (1.0 / 24) if self.how == "product" else self.sum(x, -1) / 24
+
+    def construct(self, x, residual):
+        if self.how == "rms":
+            return x * ops.rsqrt(self.mean(x * x) + 1e-5) * self.gamma
+        m = self.mean(x)
+        v = ops.maximum(self.mean(ops.square(x)) - ops.square(m), 0.0)
+        return (x - m) * (ops.rsqrt(v + 1e-5) * self.gamma) + self.beta
+
+
 class LayerInFloat32(nn.Cell):
     """As mixed precision keeps MindSpore's layer: of half types, in float32."""
 
@@ -289,6 +310,8 @@ EXPORTED = {
        for how in ("Keras", "Flax", "rms", "rms, gamma first", "gamma alone", "both parameters")},
     **{f"softmax {how}": (lambda h=how: Scores(h), {"ScaledMaskedSoftmax"})
        for how in ("mul", "div", "div, mask first", "scale", "add", "exp", "exp of dimension 1")},
+    **{f"Flax, fast, {how}": (lambda h=how: FastVariance(h), {"FusedLayerNorm"}) for how in ("quotient", "product")},
+    "rms, a sum over its number": (lambda: FastVariance("rms"), {"FusedRmsNorm"}),
     "layer float16, in float32": (lambda: LayerInFloat32(False), {"FusedLayerNorm"}),
     "layer float16 of a sum, in float32": (lambda: LayerInFloat32(True), {"AddLayerNorm"}),
     "softmax float16": (lambda: Scores("half"), {"ScaledMaskedSoftmax"}),
