@@ -20,8 +20,9 @@ struct Window {
 // The elements of window o that lie in x: [first, last).
 inline void elements_in(const Window &w, int64_t o, int64_t *first, int64_t *last) {
   const int64_t from = w.at(o, 0);
-  *first = from < 0 ? (-from + w.dilation - 1) / w.dilation : 0;
-  *last = from >= w.in ? 0 : std::min(w.kernel, (w.in - 1 - from) / w.dilation + 1);
+  const auto steps = [&](int64_t n) { return w.dilation == 1 ? n : n / w.dilation; };  // rows are many, and short
+  *first = from < 0 ? steps(-from + w.dilation - 1) : 0;
+  *last = from >= w.in ? 0 : std::min(w.kernel, steps(w.in - 1 - from) + 1);
 }
 
 // Height and width of an attribute: one number for both, two, or four with those of N and C, in the layout's order.

@@ -45,9 +45,9 @@ def avg_pool(x, **attrs):
 
 @either_layout
 def avg_bound(u, x, **attrs):
-    """A sum of k terms one after another, and the quotient: k roundings of the terms' magnitudes at most."""
+    """A sum of k terms one after another, times 1 over k: k + 1 roundings of the terms' magnitudes at most."""
     each = windows(x, 0.0, **attrs)
-    return 2.0**-24 * each.shape[-1] * avg_pool(np.abs(x), **attrs)
+    return 2.0**-24 * (each.shape[-1] + 1) * avg_pool(np.abs(x), **attrs)
 
 
 def counts_3d(size, kernel, stride, dilation, before, after, ceil_mode):
@@ -96,7 +96,7 @@ def avg_pool_3d(x, kernel_size, strides, pad, ceil_mode=False, count_include_pad
 
 
 def avg_bound_3d(u, x, **attrs):
-    return 2.0**-24 * np.prod(attrs["kernel_size"]) * avg_pool_3d(np.abs(x), **attrs)
+    return 2.0**-24 * (np.prod(attrs["kernel_size"]) + 1) * avg_pool_3d(np.abs(x), **attrs)
 
 
 @either_layout

@@ -19,20 +19,29 @@ namespace opgraft::HWY_NAMESPACE {
 // a, or b where it is larger or a NaN. The instruction gives its second operand where one is a NaN.
 template <class D, class V> HWY_INLINE V Larger(D, V a, V b) { return hn::IfThenElse(hn::IsNaN(a), a, hn::Max(a, b)); }
 
-// dst = the largest, or the sum, of n columns over rows of x.
-template <bool kMean, class T> HWY_INLINE void Down(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
+// kRows: of as many rows, unless it is 0.
+template <bool kMean, int kRows, class T>
+HWY_INLINE void DownRows(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  for (int64_t i = 0; i < n; i += lanes) {
-    const bool whole = n - i >= lanes;
-    const size_t some = size_t(whole ? lanes : n - i);
-    auto v = whole ? LoadF32(d, x + i) : LoadF32N(d, x + i, some);
-    for (int64_t k = 1; k < rows; ++k) {
-      const auto e = whole ? LoadF32(d, x + k * ld + i) : LoadF32N(d, x + k * ld + i, some);
-      v = kMean ? hn::Add(v, e) : Larger(d, v, e);
-    }
-    hn::StoreU(v, d, dst + i);  // behind n there is room
-  }
+  if (kRows) rows = kRows;
+  auto over = [&](int64_t i, auto load) HWY_ATTR {
+    auto v = load(x + i);
+#pragma GCC unroll 4
+    for (int64_t k = 1; k < rows; ++k)
+      v = kMean ? hn::Add(v, load(x + k * ld + i)) : Larger(d, v, load(x + k * ld + i));
+    hn::StoreU(v, d, dst + i);
+  };
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) over(i, [&](const T *p) HWY_ATTR { return LoadF32(d, p); });
+  if (i < n) over(i, [&](const T *p) HWY_ATTR { return LoadF32N(d, p, size_t(n - i)); });
+}
+
+// dst = the largest, or the sum, of n columns over rows of x; behind n there is room.
+template <bool kMean, class T> HWY_INLINE void Down(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
+  if (rows == 3) return DownRows<kMean, 3>(x, ld, rows, n, dst);
+  if (rows == 2) return DownRows<kMean, 2>(x, ld, rows, n, dst);
+  DownRows<kMean, 0>(x, ld, rows, n, dst);
 }
 
 // y = the same of n channels over `columns` of a line, a mean of `rows` rows.

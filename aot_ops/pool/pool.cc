@@ -12,8 +12,8 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/window-inl.h"
 #include "pixels-inl.h"
+#include "planes-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -31,51 +31,6 @@ template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, in
       most = v > most || v != v ? v : most;
     }
   return g.mean ? sum / (g.rows(i, rows[1] - rows[0]) * g.count(j, last - first)) : most;
-}
-
-// y = the same along the line. counts: by window, of a mean.
-template <bool kMean, class T>
-HWY_INLINE void Along(const Pool &g, const float *line, const float *counts, float rows, T *y) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d)), kernel = g.w.kernel;
-  HWY_ALIGN float gathered[hn::MaxLanes(d)] = {};
-  for (int64_t j = 0; j < g.w.out; j += lanes) {
-    auto at = [&](int64_t l) HWY_ATTR {
-      const float *from = line + g.w.stride * j + l;
-      if (g.w.stride == 1) return hn::LoadU(d, from);
-      if (g.w.stride == 2) return EverySecond(d, from);
-      Spread(from, g.w.stride, std::min(lanes, g.w.out - j), gathered);
-      return hn::Load(d, gathered);
-    };
-    auto v = at(0);
-    for (int64_t l = 1; l < kernel; ++l) v = kMean ? hn::Add(v, at(l)) : Larger(d, v, at(l));
-    if (kMean) v = hn::Div(v, hn::Mul(hn::Set(d, rows), hn::LoadU(d, counts + j)));
-    if (g.w.out - j >= lanes) StoreF32(v, d, y + j);
-    else StoreF32N(v, d, y + j, size_t(g.w.out - j));
-  }
-}
-
-// Rows [begin, end) of (plane, row of y): first down the columns into a line with its padding, then along it.
-template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t begin, int64_t end) {
-  const int64_t lanes = int64_t(hn::Lanes(hn::ScalableTag<float>()));
-  const int64_t length = (g.w.out - 1) * g.w.stride + g.w.kernel;
-  const int64_t inside = std::min(g.w.in, length - g.w.before);
-  // What is read behind the last window belongs to lanes that are not stored.
-  std::vector<float> line(size_t(length + 4 * lanes), kMean ? 0.0f : -HUGE_VALF), counts(size_t(g.w.out + lanes), 1.0f);
-  for (int64_t j = 0; j < g.w.out; ++j) {
-    int64_t first, last;
-    elements_in(g.w, j, &first, &last);
-    counts[size_t(j)] = g.count(j, last - first);
-  }
-  for (int64_t u = begin; u < end; ++u) {
-    const int64_t i = u % g.h.out;
-    int64_t first, last;
-    elements_in(g.h, i, &first, &last);
-    const T *x = static_cast<const T *>(g.x) + (u / g.h.out * g.h.in + g.h.at(i, first)) * g.w.in;
-    Down<kMean>(x, g.w.in, last - first, inside, line.data() + g.w.before);
-    for (int64_t k = g.w.before + inside; k < length; ++k) line[size_t(k)] = kMean ? 0.0f : -HUGE_VALF;
-    Along<kMean>(g, line.data(), counts.data(), g.rows(i, last - first), static_cast<T *>(g.y) + u * g.w.out);
-  }
 }
 
 template <class T> void PoolRows(const Pool &g, int64_t begin, int64_t end) {

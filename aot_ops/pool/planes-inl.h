@@ -1,0 +1,102 @@
+// Windows over the height and width of planes: down the columns, then along the lines. Per SIMD target.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "pool.h"
+
+#if defined(OPGRAFT_POOL_PLANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_POOL_PLANES_INL_H_
+#undef OPGRAFT_POOL_PLANES_INL_H_
+#else
+#define OPGRAFT_POOL_PLANES_INL_H_
+#endif
+
+#include "opgraft/simd.h"
+#include "aot_ops/common/window-inl.h"
+#include "pixels-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+// y = the largest, or the mean, of each window along a line. shares: of a mean, by window, 1 over the number of its
+// elements. kStride, kKernel: the window's, or 0, any.
+template <bool kMean, int kStride, int kKernel, class T>
+HWY_INLINE void AlongBy(const Pool &g, const float *line, const float *shares, T *y) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), kernel = kKernel ? kKernel : g.w.kernel;
+  const int64_t n = g.w.out, stride = g.w.stride;
+  HWY_ALIGN float gathered[hn::MaxLanes(d)] = {};
+  for (int64_t j = 0; j < n; j += lanes) {
+    auto at = [&](int64_t l) HWY_ATTR {
+      if constexpr (kStride == 1) return hn::LoadU(d, line + j + l);
+      if constexpr (kStride == 2) return EverySecond(d, line + 2 * j + l);
+      Spread(line + stride * j + l, stride, std::min(lanes, n - j), gathered);
+      return hn::Load(d, gathered);
+    };
+    auto v = at(0);
+#pragma GCC unroll 4
+    for (int64_t l = 1; l < kernel; ++l) v = kMean ? hn::Add(v, at(l)) : Larger(d, v, at(l));
+    if (kMean) v = hn::Mul(v, hn::LoadU(d, shares + j));
+    if (n - j >= lanes) StoreF32(v, d, y + j);
+    else StoreF32N(v, d, y + j, size_t(n - j));
+  }
+}
+
+template <bool kMean, class T> HWY_INLINE void Along(const Pool &g, const float *line, const float *shares, T *y) {
+  if (g.w.stride == 1)
+    return g.w.kernel == 3 ? AlongBy<kMean, 1, 3>(g, line, shares, y) : AlongBy<kMean, 1, 0>(g, line, shares, y);
+  if (g.w.stride != 2) return AlongBy<kMean, 0, 0>(g, line, shares, y);
+  if (g.w.kernel == 3) return AlongBy<kMean, 2, 3>(g, line, shares, y);
+  if (g.w.kernel == 2) return AlongBy<kMean, 2, 2>(g, line, shares, y);
+  AlongBy<kMean, 2, 0>(g, line, shares, y);
+}
+
+// Rows [begin, end) of (plane, row of y): first down the columns into lines with their padding, then along them. Some
+// lines at once: what has just been written cannot be read yet at another offset.
+template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t begin, int64_t end) {
+  constexpr int64_t kLines = 16, kFloats = 4096;
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const int64_t length = (g.w.out - 1) * g.w.stride + g.w.kernel;
+  const int64_t inside = std::min(g.w.in, length - g.w.before);
+  // What is read behind the last window belongs to lanes that are not stored.
+  const int64_t step = length + 4 * lanes, most = std::clamp<int64_t>(kFloats / step, 1, kLines);
+  const float fill = kMean ? 0.0f : -HUGE_VALF;
+  std::vector<float> lines(size_t(most * step), fill), counts(kMean ? size_t(g.w.out + lanes) : 0, 1.0f),
+      shares(counts);
+  for (int64_t j = 0; kMean && j < g.w.out; ++j) {
+    int64_t first, last;
+    elements_in(g.w, j, &first, &last);
+    counts[size_t(j)] = g.count(j, last - first);
+  }
+  float shared = 0;  // by how many rows
+  int64_t plane = begin / g.h.out, i = begin % g.h.out;
+  for (int64_t u = begin; u < end; u += most) {
+    const int64_t n = std::min(most, end - u);
+    float rows[kLines];
+    for (int64_t r = 0; r < n; ++r, ++i) {
+      if (i == g.h.out) i = 0, ++plane;
+      int64_t first, last;
+      elements_in(g.h, i, &first, &last);
+      const T *x = static_cast<const T *>(g.x) + (plane * g.h.in + g.h.at(i, first)) * g.w.in;
+      float *line = lines.data() + r * step;
+      Down<kMean>(x, g.w.in, last - first, inside, line + g.w.before);
+      for (int64_t k = g.w.before + inside; k < length; ++k) line[k] = fill;
+      rows[r] = kMean ? g.rows(i, last - first) : 0;
+    }
+    for (int64_t r = 0; r < n; ++r) {
+      if (rows[r] != shared) {
+        shared = rows[r];
+        for (int64_t j = 0; j < g.w.out; j += lanes)
+          hn::StoreU(hn::Div(hn::Set(d, 1.0f), hn::Mul(hn::Set(d, shared), hn::LoadU(d, counts.data() + j))), d,
+                     shares.data() + j);
+      }
+      Along<kMean>(g, lines.data() + r * step, shares.data(), static_cast<T *>(g.y) + (u + r) * g.w.out);
+    }
+  }
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
