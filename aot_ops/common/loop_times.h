@@ -16,7 +16,7 @@ namespace opgraft {
 // cache. Loops are told apart by a hash: two may be taken for one, and a writer may lose to another. It is a guess.
 class LoopTimes {
  public:
-  static constexpr int kSlots = 256;
+  static constexpr int kSlots = 1024;
   static constexpr int64_t kLong = 1'000'000;  // from here on the pace is good enough, and a trial too dear
   static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms
   // From above: 36 bits of key, 4 of how often it was measured, 24 of time.
@@ -24,9 +24,10 @@ class LoopTimes {
     std::atomic<uint64_t> alone{0}, shared{0};
   };
 
-  LoopTimes(Slot *slots, const void *body, int64_t total, int64_t grain) {
+  // sizes: of what the body works on: opgraft_host.parallel_for_sized.
+  LoopTimes(Slot *slots, const void *body, uint64_t sizes, int64_t total, int64_t grain) {
     uint64_t h = reinterpret_cast<uintptr_t>(body);
-    for (auto v : {uint64_t(total), uint64_t(grain)}) h = mixed(h ^ v);
+    for (auto v : {sizes, uint64_t(total), uint64_t(grain)}) h = mixed(h ^ v);
     key_ = h & ~(kTime | kCounts);
     slot_ = &slots[h % kSlots];
   }

@@ -138,12 +138,12 @@ struct Pool {
     }
   }
 
-  void loop(int64_t total, int64_t grain, void (*f)(void *, int64_t, int64_t, int32_t), void *a) {
+  void loop(uint64_t sizes, int64_t total, int64_t grain, void (*f)(void *, int64_t, int64_t, int32_t), void *a) {
     int32_t threads = wanted.load(std::memory_order_relaxed);
     if (answered && answered < threads) threads = answered;
     if (threads < 2 || total <= grain) return f(a, 0, total, 0);
     const int64_t begin = now();
-    LoopTimes loop_times(times, reinterpret_cast<const void *>(f), total, grain);
+    LoopTimes loop_times(times, reinterpret_cast<const void *>(f), sizes, total, grain);
     if (previous) previous->loop.ran(previous->shared, previous->begin, previous->end, begin);
     previous.reset();
     const auto alone = [&] {
@@ -240,12 +240,15 @@ const opgraft_host kHost = {
     OPGRAFT_ABI_VERSION,
     nullptr,
     [](void *, int64_t n, int64_t grain, void (*body)(void *, int64_t, int64_t, int32_t), void *arg) {
-      shared()->loop(n, grain, body, arg);
+      shared()->loop(0, n, grain, body, arg);
     },
     [](void *) -> int32_t { return answered = shared()->wanted; },
     [](void *, int32_t, const char *message) { std::fprintf(stderr, "opgraft: %s\n", message); },
     nullptr,
-    nullptr};
+    nullptr,
+    [](void *, uint64_t sizes, int64_t n, int64_t grain, void (*body)(void *, int64_t, int64_t, int32_t), void *arg) {
+      shared()->loop(sizes, n, grain, body, arg);
+    }};
 
 }  // namespace
 

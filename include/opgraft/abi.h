@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define OPGRAFT_ABI_MAJOR 1
-#define OPGRAFT_ABI_MINOR 1
+#define OPGRAFT_ABI_MINOR 2
 #define OPGRAFT_ABI_VERSION ((OPGRAFT_ABI_MAJOR << 16) | OPGRAFT_ABI_MINOR)
 
 #define OPGRAFT_NOTE_OWNER "opgraft"
@@ -128,6 +128,10 @@ typedef struct opgraft_host {
    * Not 0: the state may not grow so far, and nothing must be written. May be null. Since 1.1. */
   int (*touch)(void *state_context, void *data, uint64_t bytes);
   void *state_context;
+  /* parallel_for of a loop that the host may tell by `sizes`, any number, from those of the same body, n and grain that
+   * have more or less to do: it learns what pays. May be null. Since 1.2. */
+  void (*parallel_for_sized)(void *context, uint64_t sizes, int64_t n, int64_t grain,
+                             void (*body)(void *arg, int64_t begin, int64_t end, int32_t worker), void *arg);
 } opgraft_host;
 
 /* Arguments of infer, workspace, init and prepare. */

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -327,18 +328,39 @@ class Context : public Arguments {
         if (!w->failed.test_and_set()) w->error = std::current_exception();
       }
     };
-    call_->host->parallel_for(call_->host->context, n, grain < 1 ? 1 : grain, run, &work);
+    const opgraft_host &h = *call_->host;
+    if (grain < 1) grain = 1;
+    if (knows(offsetof(opgraft_host, parallel_for_sized)) && h.parallel_for_sized)
+      h.parallel_for_sized(h.context, sizes(), n, grain, run, &work);
+    else h.parallel_for(h.context, n, grain, run, &work);
     if (work.error) std::rethrow_exception(work.error);
   }
   // Before bytes of a state input are written: fails where the session's bound leaves no room for them.
   void touch(void *data, uint64_t bytes) const {
     const opgraft_host *h = call_->host;
-    constexpr size_t kKnown = offsetof(opgraft_host, state_context) + sizeof(void *);
-    if (h && h->struct_size >= kKnown && h->touch && h->touch(h->state_context, data, bytes))
+    if (h && knows(offsetof(opgraft_host, state_context)) && h->touch && h->touch(h->state_context, data, bytes))
       fail(OPGRAFT_OUT_OF_MEMORY, "the state has reached its bound");
   }
   const opgraft_call &call() const { return *call_; }
 
+ private:
+  // Whether the host has the member, a pointer, at this offset.
+  bool knows(size_t offset) const { return call_->host->struct_size >= offset + sizeof(void *); }
+  // Of the first inputs' and the output's elements, to a quarter of an octave: one that grows a little stays the same.
+  uint64_t sizes() const {
+    constexpr int kInputs = 4;
+    uint64_t h = 0;
+    const auto add = [&](const opgraft_tensor &t) {
+      const auto n = uint64_t(t.elements);
+      const int width = int(std::bit_width(n));
+      h = h * 1021 + (width < 3 ? n : uint64_t(4 * width) + (n >> (width - 3) & 3));
+    };
+    for (int i = 0; i < call_->n_inputs && i < kInputs; ++i) add(call_->inputs[i]);
+    if (call_->n_outputs > 0) add(call_->outputs[0]);
+    return h;
+  }
+
+ public:
  private:
   const opgraft_call *call_;
 };

@@ -31,8 +31,9 @@ PIN_ELEMENT(AT(opgraft_shape, dims, 0) && AT(opgraft_shape, values, 8) && AT(opg
 
 PIN_MEMBER(AT(opgraft_host, magic, 0) && AT(opgraft_host, struct_size, 8) && AT(opgraft_host, abi_version, 12) &&
            AT(opgraft_host, context, 16) && AT(opgraft_host, parallel_for, 24) && AT(opgraft_host, threads, 32) &&
-           AT(opgraft_host, log, 40) && AT(opgraft_host, touch, 48) && AT(opgraft_host, state_context, 56));
-PIN_SIZE(sizeof(opgraft_host) == 64);
+           AT(opgraft_host, log, 40) && AT(opgraft_host, touch, 48) && AT(opgraft_host, state_context, 56) &&
+           AT(opgraft_host, parallel_for_sized, 64));
+PIN_SIZE(sizeof(opgraft_host) == 72);
 
 PIN_MEMBER(AT(opgraft_infer_args, struct_size, 0) && AT(opgraft_infer_args, n_inputs, 4) &&
            AT(opgraft_infer_args, n_attrs, 8) && AT(opgraft_infer_args, n_outputs, 12) &&
@@ -64,4 +65,4 @@ PIN_ELEMENT(OPGRAFT_OK == 0 && OPGRAFT_INVALID_VALUE == 1 && OPGRAFT_INVALID_TYP
             OPGRAFT_OUT_OF_MEMORY == 4 && OPGRAFT_INTERNAL == 5 && OPGRAFT_NOTHING_WRITTEN == 0x100);
 PIN_ELEMENT(OPGRAFT_ATTR_BOOL == 1 && OPGRAFT_ATTR_FLOATS2D == 8);
 
-TEST(Layout, VersionIsTheOneThatIsPinned) { EXPECT_EQ(OPGRAFT_ABI_VERSION, 0x10001); }
+TEST(Layout, VersionIsTheOneThatIsPinned) { EXPECT_EQ(OPGRAFT_ABI_VERSION, 0x10002); }

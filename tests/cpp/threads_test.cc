@@ -17,6 +17,8 @@
 #include <thread>
 #include <vector>
 
+#include "engine_test_util.h"
+#include "infer/native.h"
 #include "registry/elf.h"
 
 namespace opgraft {
@@ -193,7 +195,7 @@ struct LoopTimesOf20us {
     return n;
   }
   opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
-  opgraft::LoopTimes times{slots, &slots, 100, 1};
+  opgraft::LoopTimes times{slots, &slots, 0, 100, 1};
 };
 TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_GT(LoopTimesOf20us(12'000, 5000).gains(), 240);
@@ -202,6 +204,42 @@ TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_GT(trials, 0);
   EXPECT_LT(LoopTimesOf20us(15'000, 15'000).gains(), 16) << "what follows the loop is slower by more than it saves";
   EXPECT_GT(LoopTimesOf20us(12'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
+}
+TEST(PoolLoopTimes, LoopsOfOneBodyAreToldApartByWhatTheyWorkOn) {
+  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+  const auto loop = [&](uint64_t sizes) { return opgraft::LoopTimes(slots, &slots, sizes, 8, 1); };
+  for (int i = 0; i < 8; ++i) loop(1).ran(true, 0, 30'000, 31'000), loop(1).ran(false, 0, 20'000, 21'000);
+  int known = 0;
+  for (int64_t i = 0; i < 256; ++i) known += loop(1).gain(2, i * opgraft::LoopTimes::kSpan) <= 0;
+  EXPECT_GT(known, 240);
+  EXPECT_EQ(loop(2).gain(2, 0), opgraft::kWaking) << "a loop that was never seen is worth a try";
+}
+// By a kernel: what the loop works on, to a quarter of an octave; a host of 1.1 has no word for it.
+TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
+  using Run = void (*)(void *, int64_t, int64_t, int32_t);
+  static uint64_t told;
+  opgraft_host stub = *host();
+  stub.parallel_for = [](void *, int64_t n, int64_t, Run body, void *arg) { told = 0, body(arg, 0, n, 0); };
+  stub.parallel_for_sized = [](void *, uint64_t sizes, int64_t n, int64_t, Run body, void *arg) {
+    told = sizes, body(arg, 0, n, 0);
+  };
+  auto sizes = [&](int64_t n) {
+    std::vector<float> x(size_t(n), 1.0f), y(size_t(n), 0.0f);
+    opgraft_tensor in{x.data(), &n, 1, OPGRAFT_FLOAT32, n}, out{y.data(), &n, 1, OPGRAFT_FLOAT32, n};
+    opgraft_call call{};
+    call.struct_size = sizeof call;
+    call.n_inputs = call.n_outputs = 1;
+    call.inputs = &in, call.outputs = &out, call.host = &stub;
+    EXPECT_EQ(test::ops().resolve("Neg")->native->kernel(&call), OPGRAFT_OK);
+    EXPECT_EQ(y.back(), -1.0f);
+    return told;
+  };
+  const uint64_t some = sizes(1 << 20);
+  EXPECT_NE(some, 0u);
+  EXPECT_EQ(sizes((1 << 20) + 1000), some);
+  EXPECT_NE(sizes(1 << 21), some);
+  stub.struct_size = offsetof(opgraft_host, parallel_for_sized);
+  EXPECT_EQ(sizes(1 << 20), 0u);
 }
 TEST_F(Pool, LoopsRunAloneWhileWorkersHoldThemUpAndAreSharedAgainAfterwards) {
   using std::chrono::milliseconds, std::chrono::steady_clock;
