@@ -1,4 +1,6 @@
 // Per SIMD target: the convolution as a sum over input channels and taps, for panels of output channels.
+#include <bit>
+
 #include "conv.h"
 
 #if defined(OPGRAFT_CONV_GENERAL_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -33,6 +35,25 @@ void PutPixels(const Conv &g, const Band &b, int64_t o, int64_t rows, int64_t q,
   }
 }
 
+// Sets t's gaps for n positions from `at` in a line on; false where a vector would reach beyond the band's `pixels`
+// that are left.
+inline bool SetGaps(const Band &b, int64_t at, int64_t n, int64_t pixels, ConvTile &t) {
+  int64_t place = 0;
+  for (int64_t v = 0; v * kLanes < n; ++v) {
+    if (place + kLanes > pixels) return false;
+    uint64_t lanes = 0;
+    for (int64_t i = 0, some; i < kLanes; i += some, at = at + some == b.line ? 0 : at + some) {
+      some = std::min(kLanes - i, (at < b.wide ? b.wide : b.line) - at);
+      if (at >= b.wide) continue;
+      lanes |= ((uint64_t(1) << some) - 1) << i;
+      place += some;
+    }
+    t.lanes[v] = lanes;
+    t.places[v] = place - int64_t(std::popcount(lanes));
+  }
+  return t.gaps = true;
+}
+
 // Of a tile of pixels.
 inline int64_t PixelVectors(const Conv &g) { return 2 * g.m() > kTileRows ? 2 : 4; }
 
@@ -46,6 +67,7 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
   const int64_t outputs = std::min(m, p1 * kPanel) - p0 * kPanel;
   const int64_t share = kByLines && t.taps == 1 ? std::min(t.steps, (t.steps * kTileRows + outputs - 1) / outputs) : 0;
   t.ahead = strip;
+  const int64_t pixels = (b.count + b.line - b.wide) / b.line * b.wide;
   for (int64_t from = 0, to; from < b.count; from = to) {
     to = std::min(b.count, std::max(from, b.lead) + strip);
     int64_t fetched = 0;
@@ -57,14 +79,17 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
         const int64_t at = q % b.line;
         // Wholly within a line, and as many vectors as a tile has: results go straight from registers.
         const bool filled = n == kLanes || n == 2 * kLanes || n == 4 * kLanes;
-        const bool straight = kFloat && filled && at + n <= b.wide;
+        const int64_t before_it = q / b.line * b.wide + std::min(at, b.wide);  // pixels of the band
+        t.gaps = false;
+        const bool straight =
+            kFloat && filled && (at + n <= b.wide || (!g.residual && SetGaps(b, at, n, pixels - before_it, t)));
         fetched = before;
         for (int64_t row = p * kPanel, rows; row < end; row += rows) {
           rows = TileSize(end, row);
           const int64_t o = b.group * m + row;
           t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k + row % kPanel;
           t.scale = g.scale + o, t.shift = g.shift + o;
-          const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + q / b.line * b.wide + at;
+          const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + before_it;
           t.y = straight ? static_cast<float *>(g.y) + y : nullptr;
           t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
           t.ahead_begin = std::min(fetched, t.steps - share), t.ahead_end = t.ahead_begin + share;

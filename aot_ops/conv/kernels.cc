@@ -36,10 +36,10 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double pixels = padded ? rows * double(g.w.out) : rows;
   const double positions = padded ? rows * double(c.line) - double(c.line - g.w.out) : rows;
   const double vectors = c.pixel_lanes ? std::ceil(positions / lanes) * m : pixels * std::ceil(m / lanes);
-  // A vector that runs across the end of a row is stored in two parts; one of channels is turned.
-  const double parts = padded && c.pixel_lanes ? rows * m * 25 : 0;
   // Half types do not go from registers.
   const bool wide = g.dtype == OPGRAFT_FLOAT32;
+  // A vector that runs across the end of a row is packed, or stored in two parts; one of channels is turned.
+  const double parts = padded && c.pixel_lanes ? rows * m * (wide ? 4 : 25) : 0;
   const double turned = !wide ? 1.4 : c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
   const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * (wide ? 3 : 6) + parts : pixels * m * turned;
   double fill = 0;
@@ -55,7 +55,9 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double weights = k * m / (k * m > 128e3 ? 4 : 16);  // read for every band, from L3 or L2
   // In place vectors of pixels are of two lines each where channels do not begin alike.
   const bool split = c.pixel_lanes && c.source == ConvSource::kInPlace && g.pixels() % kConvLine;
-  const double product = vectors * k / (split ? 1.7 : 2);
+  // A single vector of channels is read for half as many products as two.
+  const bool single = !c.pixel_lanes && m <= lanes;
+  const double product = vectors * k / (split ? 1.7 : 2) * (single ? 1.1 : 1);
   // In place and with channels in lanes nothing fetches ahead of the channels, which may lie pages apart.
   const bool far = double(g.batch * g.channels * g.h.in) * double(g.w.in) > 512e3;
   const double late = far && c.source == ConvSource::kInPlace && !c.pixel_lanes ? pixels * k / 4 : 0;

@@ -26,6 +26,11 @@ struct ConvTile {
   ConvBounds bounds;
   // Of a sum without taps: steps whose pixels, `ahead` floats behind its own, this tile fetches for a later one.
   int64_t ahead_begin = 0, ahead_end = 0, ahead = 0;
+  // Of pixels that lie on both sides of the padding between two lines: which lanes of each vector are pixels, and where
+  // the first of them goes. What is stored behind the last is written over by the tiles that follow.
+  bool gaps = false;
+  uint64_t lanes[4] = {};
+  int64_t places[4] = {};
 };
 constexpr int64_t kWidest = 4 * kLanes;
 // Tiles of few rows read so many vectors of pixels that it pays where these begin cache lines, and where each tile
@@ -139,6 +144,16 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
 #pragma GCC unroll 4
         for (int r = kTurned; r < R; ++r) t.y[i * t.ld + r] = t.sums[r * kWidest + i];
       }
+    }
+    return;
+  }
+  if (kPixels && t.y && t.gaps) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+        hn::StoreU(hn::CompressBits(acc[r][v], reinterpret_cast<const uint8_t *>(t.lanes + v)), d,
+                   t.y + r * t.ld + t.places[v]);
     }
     return;
   }
