@@ -253,6 +253,14 @@ SIZES += [
     ((1, 64, 7, 9), 520, (3, 3), {"pad_mode": "pad", "pad": [2, 0, 1, 3], "stride": [1, 1, 2, 3], "group": 2}),
     ((1, 3, 32, 48), 264, (16, 16), {"stride": [1, 1, 16, 16]}),
 ]
+# Few output channels to a group: vectors of pixels that run across the ends of lines, several of them in narrow ones,
+# and padding between two lines that is wider than a vector.
+SIZES += [
+    ((1, 32, 30, 41), 32, (3, 3), {"pad_mode": "same", "group": 2}),
+    ((2, 8, 19, 5), 4, (3, 3), {"pad_mode": "same"}),
+    ((1, 16, 40, 23), 8, (1, 19), {"pad_mode": "pad", "pad": [0, 0, 20, 20]}),
+    ((1, 24, 25, 31), 12, (5, 5), {"pad_mode": "same", "dilation": [1, 1, 2, 2], "group": 3}),
+]
 CASES = (
     [case("Conv2D", t, *s) for t in TOLERANCE for s in SIZES]
     + [case("Conv2D", t, *nhwc(*s)) for t in TOLERANCE for s in SIZES]
