@@ -1,0 +1,69 @@
+"""Normalisations: large means cost no accuracy, and LayerNormExt's gradient is that of the formula."""
+
+import numpy as np
+import pytest
+from compare import U, cases, normal
+from opgraft import _core
+
+LAYER_NORM = cases("layernorm")
+
+
+def test_a_mean_that_is_large_beside_the_deviation():
+    """One sweep that takes E[x]^2 from E[x^2] has nothing left in float32 of rows about 10000 with a deviation of 1."""
+    n = 1024
+    x = (10000 + np.random.default_rng(0).integers(-8, 9, (4, n)) / 4).astype(np.float32)  # exact in float32
+    wide = x.astype(np.float64)
+    variance = wide.var(-1, keepdims=True)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(variance + 1e-5)
+    # n / 8 + 8 additions in a lane, relative to the normalised row (aot_ops/layernorm/cases.py).
+    allowed = (n / 8 + 8) * U * (1 + np.abs(want))
+
+    mean = x.mean(-1, keepdims=True, dtype=np.float32)
+    naive = (x * x).mean(-1, keepdims=True, dtype=np.float32) - mean * mean
+    with np.errstate(invalid="ignore"):
+        found = (x - mean) / np.sqrt(naive + np.float32(1e-5))
+    assert not (np.abs(found - want) <= 1000 * allowed).all()
+
+    ones, zeros = np.ones(n, np.float32), np.zeros(n, np.float32)
+    for name, given in [
+        ("LayerNorm", [x, ones, zeros]),
+        ("FusedLayerNorm", [x]),
+        ("AddLayerNorm", [x, x * 0, ones, zeros]),
+    ]:
+        got = _core.run_op(_core.resolve(name), given, {"epsilon": 1e-5})
+        assert (np.abs(got[0] - want) <= allowed).all()
+        if name == "LayerNorm":
+            np.testing.assert_allclose(got[2], variance, rtol=(n / 8 + 8) * U)
+
+
+@pytest.mark.parametrize("dims", [1, 2])
+@pytest.mark.parametrize("params", [0, 1, 2])
+def test_the_gradient_of_layer_norm_ext(params, dims):
+    """Of the statistics that LayerNormExt gives, against central differences of the formula in float64, whose own error
+    is 1e-10 / 6 of a third derivative of at most 60 and 2^-53 of a sum below 100, over 1e-5; within what the case table
+    allows the operator that computes them itself."""
+    shape = (5, 2, 4)
+    x, dy = normal(*shape), normal(*shape, seed=1)
+    given = [x, *(normal(*shape[-dims:], seed=2 + k) for k in range(params))]
+    forward, attrs = _core.resolve("LayerNormExt"), {"normalized_shape": shape[-dims:]}
+    backward = _core.resolve("LayerNormGradExt")
+    assert forward.manifest["backward"].startswith("LayerNormGradExt(")
+    _, mean, rstd = _core.run_op(forward, given, attrs | {"eps": 1e-5})
+    got = _core.run_op(backward, [dy, x, mean, rstd, *given[1:]], attrs)
+
+    wide = [a.astype(np.float64) for a in (*given, *(np.full(shape[-dims:], v) for v in (1.0, 0.0)[params:]))]
+    rows = (-1, int(np.prod(shape[-dims:])))
+    bounds = LAYER_NORM.gradient_bounds(
+        U, dy.astype(np.float64).reshape(rows), wide[0].reshape(rows), wide[1].reshape(-1)
+    )
+    for k, (g, bound) in enumerate(zip(got, bounds, strict=True)):
+        want = np.empty(wide[k].shape)
+        for i in np.ndindex(want.shape):
+            sums = []
+            for sign in (1, -1):
+                moved = [a.copy() for a in wide]
+                moved[k][i] += sign * 1e-5
+                sums.append((LAYER_NORM.layer_norm_ext(*moved, **attrs)[0] * dy).sum())
+            want[i] = (sums[0] - sums[1]) / 2e-5
+        assert g.shape == want.shape
+        assert (np.abs(g - want) <= bound.reshape(want.shape) + U * np.abs(want) + 2e-9).all()
