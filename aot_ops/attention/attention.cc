@@ -93,6 +93,14 @@ bool packed_layout(const Arguments &c) {
   return l != "BHSD";
 }
 
+// k's shape with the sequence before the rows' elements, however it lies.
+Shape keys_shape(const Arguments &c) {
+  const auto k = c.input(1).shape();
+  Shape s(k.begin(), k.end());
+  if (s.size() > 1 && c.attr_bool("k_transposed", false)) std::swap(s[s.size() - 2], s.back());
+  return s;
+}
+
 // q, k and v, under these names; the output's shape; -> the number of query heads.
 int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
   c.check_dtype(0, "q", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
@@ -100,19 +108,23 @@ int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
   auto q = c.input(0).shape();
   for (int i = 0; i < 3; ++i) {
     c.check_same_dtype(i, names[i], 0, "q");
-    auto s = c.input(i).shape();
+    const Shape keys = keys_shape(c);
+    const std::span<const int64_t> s = i == 1 ? keys : c.input(i).shape();
     c.check(int(s.size()) == rank,
             std::string(names[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
     c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])),
             std::string(names[i]) + ".shape must agree with q.shape " + to_string(q) +
                 " in all but the heads and the sequence, got " + to_string(s));
   }
-  const auto k = c.input(1).shape(), v = c.input(2).shape();
+  const Shape k = keys_shape(c);
+  const auto v = c.input(2).shape();
   bool same = true;  // but for the last dimension
   for (size_t a = 0; a + 1 < v.size(); ++a) same = same && may_equal(v[a], k[a]);
   c.check(same, std::string(names[2]) + ".shape must agree with " + names[1] + ".shape " + to_string(k) +
                     " in all but the last dimension, got " + to_string(v));
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
+  c.check(!packed || heads == 1 || !c.attr_bool("k_transposed", false),
+          "k_transposed takes layout BHSD, or one head, got " + std::to_string(heads) + " of layout BSE");
   if (packed)
     c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0),
             "heads must divide q's last dimension " + std::to_string(q[2]) + ", got " + std::to_string(heads));
@@ -157,7 +169,7 @@ void Infer(InferContext &c) {
   const bool packed = packed_layout(c);
   const int64_t heads = check_heads(c, kNames, packed);
   const auto q = c.input(0).shape();
-  const int64_t full[] = {q[0], heads, q[q.size() - 2], c.input(1).dim(-2)};
+  const int64_t full[] = {q[0], heads, q[q.size() - 2], keys_shape(c).end()[-2]};
   if (c.inputs() > kMask) check_mask(c, kMask, "mask", full);
   if (c.inputs() > kMask2) {
     check_mask(c, kMask2, "mask2", full);
@@ -183,7 +195,8 @@ int64_t splits(const Attention &g, int64_t keys) {
 
 Mask mask_of(const Arguments &c, int i, int64_t batches, int64_t heads) {
   const auto input = c.input(i);
-  Mask m{input.raw(), {}, std::max<int64_t>(batches, 1), input.dtype() == OPGRAFT_BOOL};
+  const float factor = i == kMask ? float(c.attr_float("mask_scale", 1.0)) : 1.0f;
+  Mask m{input.raw(), {}, std::max<int64_t>(batches, 1), input.dtype() == OPGRAFT_BOOL, factor};
   if (input.rank() == 5) m.batches = input.dim(1);
   int64_t stride = 1;
   for (int a = 1; a <= std::min(input.rank(), 4); ++a) {
@@ -198,11 +211,12 @@ Mask mask_of(const Arguments &c, int i, int64_t batches, int64_t heads) {
 Attention attention(const Arguments &c, bool cached) {
   const bool packed = !cached && packed_layout(c);
   Attention g{};
-  auto q = c.input(0).shape(), k = c.input(1).shape(), v = c.input(2).shape();
+  const auto q = c.input(0).shape(), v = c.input(2).shape();
+  const Shape k = keys_shape(c);
   g.batches = q[0];
   g.heads = packed ? c.attr_int("heads", 0) : q[1];
   g.queries = c.input(0).dim(-2);
-  g.keys = c.input(1).dim(-2);
+  g.keys = k.end()[-2];
   g.dim = packed ? q[2] / g.heads : q[3];
   g.kv_heads = !packed ? k[1] : g.dim ? k[2] / g.dim : g.heads;
   g.value_dim = !packed ? v[3] : g.kv_heads ? v[2] / g.kv_heads : 0;
@@ -216,12 +230,15 @@ Attention attention(const Arguments &c, bool cached) {
   };
   g.q_at = strides(g.heads, g.queries, g.dim), g.out_at = strides(g.heads, g.queries, g.value_dim);
   g.k_at = strides(g.kv_heads, g.keys, g.dim), g.v_at = strides(g.kv_heads, g.keys, g.value_dim);
+  g.k_step = 1;
+  if (c.attr_bool("k_transposed", false)) g.k_at.row = 1, g.k_step = g.keys;
   g.causal = cached || c.attr_bool("is_causal", false);
   if (cached) {
     g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
   } else {
     g.hides = c.attr_bool("hides", false), g.fill = float(c.attr_float("fill", -HUGE_VAL));
     for (int i = kMask; i < c.inputs(); ++i) g.masks[g.mask_count++] = mask_of(c, i, g.batches, g.heads);
+    if (g.mask_count && g.masks[0].chosen) g.fill *= g.masks[0].factor;
   }
   g.k_floats = packed_floats(g.dim, g.keys);
   g.v_floats = packed_floats(g.keys, g.value_dim);
@@ -288,7 +305,7 @@ template <bool kCached> void Kernel(Context &c) {
       return static_cast<const char *>(all) + (head / g.kv_heads * at.batch + head % g.kv_heads * at.head) * element;
     };
     const int64_t n = g.length(head / g.kv_heads);
-    f.pack({from(g.k, g.k_at), 1, g.k_at.row}, g.dim, n, 0, panel_count(n), k + head * g.k_floats);
+    f.pack({from(g.k, g.k_at), g.k_step, g.k_at.row}, g.dim, n, 0, panel_count(n), k + head * g.k_floats);
     f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), v + head * g.v_floats);
   };
   const auto attend = Attend_simd(t);
@@ -323,12 +340,13 @@ template <bool kCached> void Reference(Context &c) {
       w.assign(size_t(g.seen(g.length(batch), row)), 0.0);
       double most = -HUGE_VAL, sum = 0;
       for (size_t t = 0; t < w.size(); ++t) {
-        for (int64_t d = 0; d < g.dim; ++d) w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d);
+        for (int64_t d = 0; d < g.dim; ++d)
+          w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d * g.k_step);
         w[t] *= double(g.scale);
         const auto row_at = g.mask_row(batch, head, row, int64_t(t));
         for (int m = 0; m < g.mask_count; ++m) {
           const void *mask = g.masks[m].data;
-          if (!g.masks[m].chosen) w[t] += at(mask, row_at.at[m]);
+          if (!g.masks[m].chosen) w[t] += double(g.masks[m].factor) * at(mask, row_at.at[m]);
           else if ((static_cast<const uint8_t *>(mask)[row_at.at[m]] != 0) == g.hides) w[t] = double(g.fill);
         }
         most = std::max(most, w[t]);

@@ -23,12 +23,13 @@ struct Mask {
   int64_t at[4];    // strides over the scores; 0 where it repeats
   int64_t batches;  // batch b takes that of b % batches
   bool chosen;      // of bools
+  float factor;     // of what is added
 };
 constexpr int kMostMasks = 2;
 
 // Element (b, h, s, d) of q lies at b * batch + h * head + s * row + d, those of keys, values and out by strides of
-// their own. The query heads [i * group, (i + 1) * group) read head i of keys and values; their queries are the
-// `rows()` of that head, head by head.
+// their own; one of keys lies k_step * d behind its row's begin. The query heads [i * group, (i + 1) * group) read head
+// i of keys and values; their queries are the `rows()` of that head, head by head.
 struct Attention {
   struct Strides {
     int64_t batch, head, row;
@@ -38,6 +39,7 @@ struct Attention {
   const void *q, *k, *v;
   void *out;
   Strides q_at, k_at, v_at, out_at;
+  int64_t k_step;          // 1; or the number of keys, which lie one after another then
   Mask masks[kMostMasks];  // one after another
   int mask_count;
   bool hides;  // bools are true where a score becomes `fill`, else where it stays

@@ -26,7 +26,12 @@ def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False):
 def by_heads(f):
     """f on [B, H, S, D] with as many heads of keys as of queries, for every layout."""
 
-    def g(q, k, v, *masks, heads=0, layout="BHSD", **attrs):
+    def g(q, k, v, *masks, heads=0, layout="BHSD", mask_scale=1.0, k_transposed=False, **attrs):
+        k = k.swapaxes(-1, -2) if k_transposed else k
+        if masks and np.asarray(masks[0]).dtype == bool:
+            attrs["fill"] = np.float32(attrs.get("fill", -np.inf)) * mask_scale
+        elif masks:
+            masks = masks[0] * mask_scale, *masks[1:]
         if layout != "BHSD":
             size = q.shape[2] // heads
             shared = k.shape[2] // size
@@ -116,6 +121,9 @@ def case(dtype, size, layout, *masks, shared=1, value_dim=None, **attrs):
     else:
         shapes = [(b, s, h * d), (b, t, n * d), (b, t, n * e)]
         attrs["heads"] = h
+    if attrs.get("k_transposed"):
+        *lead, t, d = shapes[1]
+        shapes[1] = (*lead, d, t)
     inputs = [(dtype, x) for x in shapes] + [
         mask if mask and isinstance(mask[0], str) else (dtype, mask) for mask in masks
     ]
@@ -249,6 +257,25 @@ CASES += (
 )
 
 
+# Keys whose elements lie before their sequence; a mask that is scaled, with another one that is not.
+CASES += [
+    case(t, s, "BHSD", shared=n, k_transposed=True, **causal)
+    for t in TOLERANCE
+    for s, n in [(s, 1) for s in SIZES] + GROUPS
+    for causal in ({}, {"is_causal": True})
+] + [
+    *(case(t, (3, 1, s, 70, 24), "BSE", (3, s, 70), k_transposed=True) for t in TOLERANCE for s in (1, 30)),
+    *(
+        case(t, (2, 3, s, 70, 9), layout, a, *b, mask_scale=0.125, fill=-1e4, scale=0.125)
+        for t in TOLERANCE
+        for s in (2, 30)
+        for layout in ("BHSD", "BSE")
+        for a, b in [((3, 1, 70), ()), ((2, 1, s, 1), ()), ((3, 1, 70), [(2, 1, s, 70)]), (("bool", (s, 70)), [(70,)]),
+                     ((s, 70), [("bool", (2, 1, 1, 70))])]
+    ),
+]  # fmt: skip
+
+
 def filled(dtype, size, lengths, index="int32", value_dim=None, **attrs):
     b, h, shared, s, t, d = size
     n = h // shared
@@ -275,6 +302,19 @@ CASES += [
 ]  # fmt: skip
 
 REFUSED = [
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 5, 8)), ("float32", (1, 8, 5)), ("float32", (1, 5, 8))],
+        "attrs": {"layout": "BSE", "heads": 2, "k_transposed": True},
+        "error": "k_transposed takes layout BHSD, or one head, got 2 of layout BSE",
+    },
+    {
+        "op": "ScaledDotProductAttention",
+        "inputs": [("float32", (1, 2, 5, 8)), ("float32", (1, 2, 5, 8)), ("float32", (1, 2, 5, 8))],
+        "attrs": {"k_transposed": True},
+        "error": r"k.shape must agree with q.shape \(1, 2, 5, 8\) in all but the heads and the sequence, "
+        r"got \(1, 2, 8, 5\)",
+    },
     {
         "op": "ScaledDotProductAttention",
         "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 5, 6)), ("float32", (1, 2, 5, 4))],

@@ -28,8 +28,9 @@ HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, const Mask &
   const bool each = kMask == kAdded || m.at[3] != 0, whole = count == hn::Lanes(d);
   if (kMask == kAdded || !m.chosen) {
     const T *mask = static_cast<const T *>(m.data) + at;
-    if (!each) return hn::Add(v, hn::Set(d, float(*mask)));
-    return hn::Add(v, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count));
+    const auto factor = hn::Set(d, m.factor);
+    if (!each) return hn::MulAdd(factor, hn::Set(d, float(*mask)), v);
+    return hn::MulAdd(factor, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count), v);
   }
   const uint8_t *mask = static_cast<const uint8_t *>(m.data) + at;
   const auto fill = hn::Set(d, g.fill);
@@ -156,9 +157,10 @@ HWY_INLINE void ScoreRows(const float *q, int64_t width, const T *k, int64_t ste
     if (t < n) ScoreRows<kR, kT == 8 ? 4 : 1>(q, width, k + t * step, step, n - t, dim, s + t);
 }
 
-// sums = sums * before + the n rows of v, `step` apart, weighted by s, for kR rows; kC vectors from column i on.
-template <int kR, int kC, class T> HWY_INLINE void WeighColumns(const float *s, const T *v, int64_t step, int64_t n,
-                                                                int64_t i, int64_t dim, const float *before,
+// sums = sums * before + the n rows of v, `step` apart, weighted by s, whose rows are `apart`, for kR rows; kC vectors
+// from column i on.
+template <int kR, int kC, class T> HWY_INLINE void WeighColumns(const float *s, int64_t apart, const T *v, int64_t step,
+                                                                int64_t n, int64_t i, int64_t dim, const float *before,
                                                                 float *sums, int64_t width) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
@@ -171,7 +173,7 @@ template <int kR, int kC, class T> HWY_INLINE void WeighColumns(const float *s, 
   auto add = [&](int64_t t, auto load) HWY_ATTR {
     hn::Vec<decltype(d)> p[kR];
 #pragma GCC unroll 4
-    for (int r = 0; r < kR; ++r) p[r] = hn::Set(d, s[r * kTile + t]);
+    for (int r = 0; r < kR; ++r) p[r] = hn::Set(d, s[r * apart + t]);
 #pragma GCC unroll 8
     for (int c = 0; c < kC; ++c) {
       const auto x = load(v + t * step, i + c * lanes);
@@ -192,18 +194,52 @@ template <int kR, int kC, class T> HWY_INLINE void WeighColumns(const float *s, 
 }
 
 // All columns, in as few passes over v as there are registers for.
-template <int kR, class T> HWY_INLINE void WeighRows(const float *s, const T *v, int64_t step, int64_t n, int64_t dim,
-                                                     const float *before, float *sums, int64_t width) {
+template <int kR, class T> HWY_INLINE void WeighRows(const float *s, int64_t apart, const T *v, int64_t step, int64_t n,
+                                                     int64_t dim, const float *before, float *sums, int64_t width) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   constexpr int kMost = (hn::MaxLanes(d) == 16 ? 16 : 8) / kR < 8 ? (hn::MaxLanes(d) == 16 ? 16 : 8) / kR : 8;
   int64_t i = 0;
   for (; i + (kMost - 1) * lanes < dim; i += kMost * lanes)
-    WeighColumns<kR, kMost>(s, v, step, n, i, dim, before, sums, width);
+    WeighColumns<kR, kMost>(s, apart, v, step, n, i, dim, before, sums, width);
   if constexpr (kMost > 4)
-    for (; i + 3 * lanes < dim; i += 4 * lanes) WeighColumns<kR, 4>(s, v, step, n, i, dim, before, sums, width);
-  for (; i + lanes < dim; i += 2 * lanes) WeighColumns<kR, 2>(s, v, step, n, i, dim, before, sums, width);
-  if (i < dim) WeighColumns<kR, 1>(s, v, step, n, i, dim, before, sums, width);
+    for (; i + 3 * lanes < dim; i += 4 * lanes) WeighColumns<kR, 4>(s, apart, v, step, n, i, dim, before, sums, width);
+  for (; i + lanes < dim; i += 2 * lanes) WeighColumns<kR, 2>(s, apart, v, step, n, i, dim, before, sums, width);
+  if (i < dim) WeighColumns<kR, 1>(s, apart, v, step, n, i, dim, before, sums, width);
+}
+
+// WeighRows of any number of rows, kMost at once.
+template <int kMost, class T> HWY_INLINE void WeighTile(const float *s, int64_t apart, const T *v, int64_t step,
+                                                        int64_t n, int64_t dim, int64_t rows, const float *before,
+                                                        float *sums, int64_t width) {
+  int64_t r = 0;
+  for (; r + kMost <= rows; r += kMost)
+    WeighRows<kMost>(s + r * apart, apart, v, step, n, dim, before + r, sums + r * width, width);
+  if constexpr (kMost > 2)
+    for (; r + 2 <= rows; r += 2)
+      WeighRows<2>(s + r * apart, apart, v, step, n, dim, before + r, sums + r * width, width);
+  if (r < rows) WeighRows<1>(s + r * apart, apart, v, step, n, dim, before + r, sums + r * width, width);
+}
+
+// s[r * kTile + t] = q row r times key t, of keys that lie in columns, `step` apart: weighed by q.
+template <int kMost, class T> HWY_NOINLINE void ScoreColumns(const float *q, int64_t width, const T *k, int64_t step,
+                                                             int64_t n, int64_t dim, int64_t rows, float *s) {
+  const float none[kRows] = {};
+  std::memset(s, 0, size_t(rows * kTile) * sizeof(float));
+  WeighTile<kMost>(q, width, k, step, dim, n, rows, none, s, kTile);
+}
+
+// The scores of n keys from k on for all rows of q, kMost at once.
+template <int kMost, class T> HWY_INLINE void ScoreTile(const Attention &g, const float *q, int64_t width, const T *k,
+                                                        int64_t n, int64_t rows, float *scores) {
+  const int64_t step = g.k_at.row;
+  if (g.k_step != 1) return ScoreColumns<kMost>(q, width, k, g.k_step, n, g.dim, rows, scores);
+  int64_t r = 0;
+  for (; r + kMost <= rows; r += kMost)
+    ScoreRows<kMost, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
+  if constexpr (kMost > 2)
+    for (; r + 2 <= rows; r += 2) ScoreRows<2, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
+  if (r < rows) ScoreRows<1, 8>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
 }
 
 // One row of the result from its sums; a row that saw no key is 0.
@@ -216,8 +252,8 @@ template <class T> HWY_INLINE void Finish(const float *sums, float l, bool saw, 
 // Units [begin, end) of (batch, head of keys, chunk of rows, split of keys).
 template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d)), width = (g.dim + lanes - 1) / lanes * lanes, step = g.k_at.row;
-  const int64_t value_width = (g.value_dim + lanes - 1) / lanes * lanes, value_step = g.v_at.row;
+  const int64_t lanes = int64_t(hn::Lanes(d)), width = (g.dim + lanes - 1) / lanes * lanes;
+  const int64_t value_width = (g.value_dim + lanes - 1) / lanes * lanes;
   constexpr int kMost = hn::MaxLanes(d) == 16 ? 4 : 2;  // rows at once; registers
   HWY_ALIGN float q[kRows * kMostDim], scores[kRows * kTile], sums[kRows * kMostDim];
   for (int64_t unit = begin; unit < end; ++unit) {
@@ -237,29 +273,14 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
     const int64_t last = length * (split + 1) / g.splits;
     for (int64_t t = length * split / g.splits; t < last; t += kTile) {
       const int64_t n = last - t < kTile ? last - t : kTile;
-      const T *k = keys + t * step, *v = values + t * value_step;
-      int64_t r = 0;
-      for (; r + kMost <= rows; r += kMost)
-        ScoreRows<kMost, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
-      if constexpr (kMost > 2)
-        for (; r + 2 <= rows; r += 2) ScoreRows<2, 4>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
-      if (r < rows) ScoreRows<1, 8>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
-      for (r = 0; r < rows; ++r) {
+      const T *k = keys + t * g.k_at.row, *v = values + t * g.v_at.row;
+      ScoreTile<kMost>(g, q, width, k, n, rows, scores);
+      for (int64_t r = 0; r < rows; ++r) {
         const auto at = g.mask_row(batch, head, row0 + r, t);
         const int64_t seen = g.seen(length, row0 + r) - t;
         before[r] = SoftmaxRow<T>(scores + r * kTile, n, seen < n ? seen : n, g, at, m + r, l + r);
       }
-      r = 0;
-      for (; r + kMost <= rows; r += kMost)
-        WeighRows<kMost>(scores + r * kTile, v, value_step, n, g.value_dim, before + r, sums + r * value_width,
-                         value_width);
-      if constexpr (kMost > 2)
-        for (; r + 2 <= rows; r += 2)
-          WeighRows<2>(scores + r * kTile, v, value_step, n, g.value_dim, before + r, sums + r * value_width,
-                       value_width);
-      if (r < rows)
-        WeighRows<1>(scores + r * kTile, v, value_step, n, g.value_dim, before + r, sums + r * value_width,
-                     value_width);
+      WeighTile<kMost>(scores, kTile, v, g.v_at.row, n, g.value_dim, rows, before, sums, value_width);
     }
     for (int64_t r = 0; r < rows; ++r) {
       if (g.splits == 1) {

@@ -4,25 +4,31 @@
 #include <algorithm>
 #include <string>
 
+#include "aot_ops/common/ones.h"
 #include "opgraft/op.h"
 
 namespace opgraft {
 
 // Input i is a parameter over the `last` trailing dimensions of input 0, `whole` (0: as many as it has itself), of its
-// dtype; wide: or float32.
+// dtype; wide, as our own operators have it: or float32, and with ones before them.
 inline void check_params(InferContext &c, int i, const char *name, const char *whole, bool wide, int last = 0) {
   if (const int32_t t = c.input(0).dtype(), got = c.input(i).dtype(); wide && t != OPGRAFT_FLOAT32)
     c.check(got == t || got == OPGRAFT_FLOAT32,
             std::string(name) + ".dtype must be " + dtype_name(t) + " or float32, got " + dtype_name(got),
             OPGRAFT_INVALID_TYPE);
   else c.check_same_dtype(i, name, 0, whole);
-  const auto x = c.input(0).shape();
-  if (last == 0) last = std::clamp(c.input(i).rank(), 1, c.input(0).rank());
-  c.check_shape(i, name, x.last(size_t(last)));
+  const auto x = c.input(0).shape(), given = c.input(i).shape();
+  const auto own = wide && given.size() <= x.size() ? without_ones(given, last) : given;
+  if (last == 0) last = std::clamp(int(own.size()), 1, c.input(0).rank());
+  Shape want(given.begin(), given.end() - int64_t(own.size()));
+  want.insert(want.end(), x.end() - last, x.end());
+  c.check_shape(i, name, want);
 }
 
 // How many dimensions of input 0 a parameter, input i, stands for; without it one.
-inline int trailing(const Arguments &c, int i) { return c.inputs() > i ? c.input(i).rank() : 1; }
+inline int trailing(const Arguments &c, int i) {
+  return c.inputs() > i ? int(without_ones(c.input(i).shape()).size()) : 1;
+}
 
 // Input 0's shape with ones from dimension `axis` on: that of statistics.
 inline Shape rows_shape(const Arguments &c, int axis) {

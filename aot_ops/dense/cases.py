@@ -96,6 +96,8 @@ def joint(dtype, lead, k, columns, biases, transpose_b):
 CASES = (
     [case("Dense", t, *s, i, b, "none") for t in TOLERANCE for s in SIZES for i in (2, 3) for b in (True, False)]
     + [case("Dense", t, (13,), 24, 45, 3, True, a) for t in TOLERANCE for a in ACTIVATIONS]
+    # Ones before the bias, as it broadcasts.
+    + [row("Dense", t, [(2, 7, 9), (33, 9), b]) for t in TOLERANCE for b in ((1, 33), (1, 1, 33))]
     + [case("DenseAdd", t, *s, 4, b, "none") for t in TOLERANCE for s in SIZES for b in (True, False)]
     + [case("DenseAdd", "float32", (13,), 24, 45, 4, True, a) for a in ACTIVATIONS]
     + [

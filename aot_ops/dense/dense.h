@@ -2,8 +2,10 @@
 // of an op's source, after product-inl.h and skinny-inl.h.
 #pragma once
 
+#include <algorithm>
 #include <string>
 
+#include "aot_ops/common/ones.h"
 #include "aot_ops/common/product-host.h"
 
 namespace opgraft {
@@ -28,10 +30,11 @@ inline Shape check_layer(const InferContext &c, int weight, const std::string &n
   return out;
 }
 
+// (n,), or with ones before it, as it broadcasts to the product.
 inline void check_bias(const InferContext &c, int bias, const std::string &name, int64_t n) {
   c.check_same_dtype(bias, name.c_str(), 0, "x");
   const auto b = c.input(bias).shape();
-  c.check(b.size() == 1 && may_equal(b[0], n),
+  c.check(int(b.size()) <= std::max(c.input(0).rank(), 1) && without_ones(b, 1).size() == 1 && may_equal(b.back(), n),
           name + ".shape must be (" + std::to_string(n) + ",), got " + to_string(b));
 }
 

@@ -142,6 +142,11 @@ CASES = (
     + [case("AddLayerNorm", t, [s, s, s[-1:], s[-1:]][:k]) for t in TOLERANCE for s in SHAPES for k in (2, 3, 4)]
     + [case("FusedLayerNorm", t, [s, s[-1:]][:k], epsilon=1e-6) for t in TOLERANCE for s in SHAPES for k in (1, 2)]
     + [
+        # Parameters with ones before them, as they broadcast.
+        case("FusedLayerNorm", "float32", [(2, 3, 17), (1, 1, 17), (1, 17)]),
+        case("AddLayerNorm", "float16", [(2, 3, 17), (2, 3, 17), (1, 1, 17)]),
+    ]
+    + [
         c
         for t in ("float16", "bfloat16")
         for c in (

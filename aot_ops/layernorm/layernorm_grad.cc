@@ -76,7 +76,8 @@ template <Form form> void InferFused(InferContext &c) {
   if (form == kAdd) check_dsum(c);
   const bool given = c.inputs() > gamma;
   if (given) check_params(c, gamma, "gamma", "dy", true, 1);
-  for (int k = 0; k < 2; ++k) c.output(c.input(given ? gamma : 0).dtype(), c.input(0).shape().last(1));
+  const auto of = given ? c.input(gamma).shape() : c.input(0).shape().last(1);
+  for (int k = 0; k < 2; ++k) c.output(c.input(given ? gamma : 0).dtype(), of);
 }
 
 // What Infer says of the parameters, as numbers: how many dimensions of x a row has, and gamma.

@@ -3,8 +3,16 @@
 import numpy as np
 
 
+def row_rank(gamma):
+    """Of how many dimensions a row is: gamma's without the ones before it."""
+    shape = (1,) if gamma is None else gamma.shape
+    while len(shape) > 1 and shape[0] == 1:
+        shape = shape[1:]
+    return len(shape)
+
+
 def rms_norm(x, gamma=None, epsilon=1e-6):
-    axes = tuple(range(x.ndim - (1 if gamma is None else gamma.ndim), x.ndim))
+    axes = tuple(range(x.ndim - row_rank(gamma), x.ndim))
     n = np.prod([float(x.shape[a]) for a in axes])
     rstd = 1 / np.sqrt((x * x).sum(axis=axes, keepdims=True) / n + epsilon)
     return x * rstd * (1.0 if gamma is None else gamma), rstd
@@ -16,12 +24,13 @@ def add_rms_norm(x1, x2, gamma=None, epsilon=1e-6):
 
 def gradients(dy, x, rstd, gamma, dsum):
     """Of x and gamma; and what their roundings are relative to: the sums of magnitudes."""
-    axes = tuple(range(x.ndim - (1 if gamma is None else gamma.ndim), x.ndim))
+    axes = tuple(range(x.ndim - row_rank(gamma), x.ndim))
     n, over = np.prod([float(x.shape[a]) for a in axes]), tuple(a for a in range(x.ndim) if a not in axes)
     h, g = x * rstd, dy * (1.0 if gamma is None else gamma)
     dx = rstd * (g - h * ((g * h).sum(axis=axes, keepdims=True) / n)) + dsum
     scale = np.abs(rstd) * (np.abs(g) + np.abs(h) * (np.abs(g * h).sum(axis=axes, keepdims=True) / n)) + np.abs(dsum)
-    return [dx, (dy * h).sum(axis=over)], [scale, np.abs(dy * h).sum(axis=over)], n
+    shape = x.shape[-1:] if gamma is None else gamma.shape
+    return [dx, (dy * h).sum(axis=over).reshape(shape)], [scale, np.abs(dy * h).sum(axis=over).reshape(shape)], n
 
 
 def gradient(dy, x, gamma=None, dsum=0.0, epsilon=1e-6):
@@ -56,7 +65,7 @@ def bounds(u, x, gamma=None, epsilon=1e-6, moved=0.0):
     """The squares of a row of n numbers, none below 0, go through at most n / 16 + 8 additions in a lane (SSE4 has
     four, four chains); the root halves that; it, its inverse and two products round. All of it is relative to y.
     `moved`: how far x is off, relative; the root's part is as large."""
-    axes = tuple(range(x.ndim - (1 if gamma is None else gamma.ndim), x.ndim))
+    axes = tuple(range(x.ndim - row_rank(gamma), x.ndim))
     n = np.prod([x.shape[a] for a in axes])
     error = (n / 32 + 8) * 2.0**-24 + 2 * moved
     y, rstd = rms_norm(x, gamma, epsilon)
@@ -104,6 +113,9 @@ CASES = (
     + [case("FusedAddRmsNorm", t, [s, s, s[-1:]][:k]) for t in TOLERANCE for s in SHAPES for k in (2, 3)]
     + [case("FusedRmsNorm", t, [s]) for t in TOLERANCE for s in SHAPES]
     + [case("RmsNorm", "float32", [(4, 3, 10), (3, 10)]), case("FusedRmsNorm", "bfloat16", [(2, 3, 10), (2, 3, 10)])]
+    # Ones before gamma, as it broadcasts.
+    + [case("FusedRmsNorm", t, [(2, 3, 10), s]) for t in TOLERANCE for s in ((1, 1, 10), (1, 10), (1, 3, 10))]
+    + [case("FusedAddRmsNorm", "float32", [(2, 3, 10), (2, 3, 10), (1, 1, 10)])]
     + [
         c
         for t in ("float16", "bfloat16")
@@ -134,6 +146,7 @@ CASES += (
     + [
         case("FusedRmsNormGrad", "bfloat16", [(5, 70), (5, 70), ("float32", (70,))]),
         case("FusedRmsNormGrad", "float32", [(4, 3, 10), (4, 3, 10), (3, 10)]),
+        case("FusedRmsNormGrad", "float32", [(4, 3, 10), (4, 3, 10), (1, 1, 10)]),
         case("RmsNormGrad", "float32", [(4, 3, 10), (4, 3, 10), (4, 1, 1), (3, 10)]),
     ]
 )

@@ -55,8 +55,10 @@ def gradient(dy, cos, sin, x, mode=0, rotary_dim=0, size=False):
     return [dx, table(a * da, b * db), table(-b * da, a * db)]
 
 
-def apply(query, key, cos, sin, position_ids, mode=0, rotary_dim=0, layout="BSHD", size=False):
+def apply(query, key, cos, sin, position_ids=None, mode=0, rotary_dim=0, layout="BSHD", size=False):
     heads = (query, key)
+    if position_ids is None:
+        return [combine(x, cos, sin, mode, rotary_dim, size=size) for x in heads]
     if query.ndim < 4:
         layout, dim = "BSHD", rotary_dim or cos.shape[1]
         heads = [x.reshape(-1, x.shape[-2], x.shape[-1] // (dim or 1), dim) for x in heads]
@@ -221,6 +223,22 @@ Q, TABLES = ("float32", (1, 3, 2, 8)), [("float32", (10, 8))] * 2
 def refused(op, inputs, error, **attrs):
     return {"op": op, "inputs": inputs, "attrs": attrs, "error": f"{op}: {error}"}
 
+
+# Without positions: tables that broadcast to both.
+CASES += [
+    case("ApplyRotaryPosEmb", t, [(t, q), (t, k), (w, table), (w, table)], mode=m, rotary_dim=d)
+    for t in T
+    for w in ("float32", t)
+    for m in (0, 1)
+    for q, k, table, d in [
+        ((2, 4, 7, 16), (2, 2, 7, 16), (7, 16), 0),
+        ((2, 7, 3, 23), (2, 7, 1, 23), (7, 1, 6), 12),
+        ((2, 4, 5, 16), (2, 4, 5, 16), (2, 1, 5, 16), 0),
+        ((16,), (3, 16), (16,), 0),
+        ((0, 4, 7, 16), (0, 4, 7, 16), (7, 16), 0),
+        ((1, 40, 33, 64), (1, 8, 33, 64), (1, 1, 33, 64), 0),
+    ]
+]
 
 REFUSED = [
     refused("RotaryPositionEmbedding", [("int32", (2, 8)), TABLE, TABLE],

@@ -151,12 +151,9 @@ void run_reference(Context &c, const Rotation &r, const Sheet &s) {
 
 // --- RotaryPositionEmbedding ---
 
-// `name`: of the first input, whose rows are turned.
-void check_rotary(InferContext &c, const std::string &name) {
-  c.check_dtype(0, name.c_str(), {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  auto x = c.input(0).shape(), t = c.input(1).shape();
-  c.check(!x.empty(), name + " must have at least 1 dimension, got shape ()");
-  check_tables(c, 1, x.back());
+// Tables (input i, and the one behind it) broadcast to the rows of input `of`, `name`.
+void check_broadcast(const InferContext &c, int of, const std::string &name, int i) {
+  auto x = c.input(of).shape(), t = c.input(i).shape();
   bool fits = t.size() <= x.size();
   for (size_t k = 2; fits && k <= t.size(); ++k) {
     const int64_t have = t[t.size() - k], want = x[x.size() - k];
@@ -167,14 +164,23 @@ void check_rotary(InferContext &c, const std::string &name) {
                     " in all but the last dimension, got " + to_string(t));
 }
 
+// `name`: of the first input, whose rows are turned.
+void check_rotary(InferContext &c, const std::string &name) {
+  c.check_dtype(0, name.c_str(), {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  c.check(c.input(0).rank() > 0, name + " must have at least 1 dimension, got shape ()");
+  check_tables(c, 1, c.input(0).dim(-1));
+  check_broadcast(c, 0, name, 1);
+}
+
 void InferRotary(InferContext &c) {
   check_rotary(c, "x");
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 
-Sheet rotary_sheet(Context &c) {
-  Sheet s = sheet(c.input(0).shape(), c.input(1).shape());
-  s.x = c.input(0).raw(), s.y = c.output(0).raw();
+// Input and output i, by tables that broadcast.
+Sheet rotary_sheet(const Context &c, int i = 0, int tables = 1) {
+  Sheet s = sheet(c.input(i).shape(), c.input(tables).shape());
+  s.x = c.input(i).raw(), s.y = c.output(i).raw();
   return s;
 }
 
@@ -272,9 +278,25 @@ Heads heads_of(const Arguments &c, int i) {
   return {x.size() == 3 ? x[0] : 1, x[x.size() - 2], heads, dim, true};
 }
 
+// Without positions the tables broadcast, as RotaryPositionEmbedding's do.
+bool positioned(const Arguments &c) { return c.inputs() > 4; }
+
+void InferBroadcast(InferContext &c) {
+  const auto q = c.input(0).shape(), k = c.input(1).shape();
+  c.check(!q.empty(), "query must have at least 1 dimension, got shape ()");
+  c.check(!k.empty() && may_equal(k.back(), q.back()),
+          "key's last dimension must be query's " + std::to_string(q.back()) + ", got shape " + to_string(k));
+  check_tables(c, 2, q.back());
+  check_broadcast(c, 0, "query", 2);
+  check_broadcast(c, 1, "key", 2);
+  for (int i : {0, 1}) c.output(c.input(i).dtype(), c.input(i).shape());
+}
+
 void InferApply(InferContext &c) {
+  c.check_inputs(4, 5);
   c.check_dtype(0, "query", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "key", 0, "query");
+  if (!positioned(c)) return InferBroadcast(c);
   auto q = c.input(0).shape(), k = c.input(1).shape(), p = c.input(4).shape();
   c.check(q.size() >= 2 && q.size() <= 4, "query must have 2, 3 or 4 dimensions, got shape " + to_string(q));
   c.check(c.input(2).rank() == 2, "cos must have 2 dimensions, got shape " + to_string(c.input(2).shape()));
@@ -311,7 +333,8 @@ void InferApply(InferContext &c) {
   c.output(c.input(1).dtype(), k);
 }
 
-Sheet apply_sheet(Context &c, int i) {
+Sheet apply_sheet(const Context &c, int i) {
+  if (!positioned(c)) return rotary_sheet(c, i, 2);
   const Heads x = heads_of(c, i);
   Sheet s{};
   s.x = c.input(i).raw(), s.y = c.output(i).raw();
@@ -332,8 +355,8 @@ Sheet apply_sheet(Context &c, int i) {
 
 // Nothing is written before all positions are known to lie in the tables.
 void check_positions(Context &c, const Sheet &s) {
-  const int64_t table = c.input(2).dim(0), count = c.input(4).size(), more = s.position_step ? 0 : s.rows - 1;
   if (!s.positions || s.outer.size() * s.rows == 0) return;
+  const int64_t table = c.input(2).dim(0), count = c.input(4).size(), more = s.position_step ? 0 : s.rows - 1;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t p = s.wide_positions ? c.input(4).data<int64_t>()[i] : c.input(4).data<int32_t>()[i];
     c.check(p >= 0 && p < table && p + more < table,
@@ -344,7 +367,7 @@ void check_positions(Context &c, const Sheet &s) {
 }
 
 template <class Run> void apply(Context &c, Run &&turn) {
-  const Rotation r = rotation(c, 2, heads_of(c, 0).dim);
+  const Rotation r = rotation(c, 2, positioned(c) ? heads_of(c, 0).dim : c.input(0).dim(-1));
   const Sheet q = apply_sheet(c, 0), k = apply_sheet(c, 1);
   check_positions(c, q);
   if (c.output(0).size()) turn(c, r, q);
@@ -362,6 +385,6 @@ OPGRAFT_OP(RotaryPositionEmbedding, .inputs = 3, .infer = InferRotary, .kernel =
            .reference = ReferenceRotary)
 OPGRAFT_OP(RotaryPositionEmbeddingGrad, .inputs = 4, .outputs = 3, .infer = InferGrad, .kernel = KernelGrad,
            .reference = ReferenceGrad)
-OPGRAFT_OP(ApplyRotaryPosEmb, .inputs = 5, .outputs = 2, .infer = InferApply, .kernel = KernelApply,
+OPGRAFT_OP(ApplyRotaryPosEmb, .inputs = -1, .outputs = 2, .infer = InferApply, .kernel = KernelApply,
            .reference = ReferenceApply)
 #endif

@@ -6,7 +6,8 @@ import re
 OF_OPERATOR = {
     "MatMul": "products", "QuantBatchMatmul": "products", "DynamicQuantExt": "products",
     "DenseQKV": "products", "DenseSwiGLU": "products",  # which take almost all of its time
-    "FusedRmsNorm": "RMSNorm", "FusedAddRmsNorm": "RMSNorm", "RotaryPositionEmbedding": "RoPE", "SwiGLU": "SwiGLU",
+    "FusedRmsNorm": "RMSNorm", "FusedAddRmsNorm": "RMSNorm", "RotaryPositionEmbedding": "RoPE",
+    "ApplyRotaryPosEmb": "RoPE", "SwiGLU": "SwiGLU",
     "KVCacheAppend": "caches", "CachedAttention": "attention", "ScaledDotProductAttention": "attention",
     "Gather": "embedding", "BlockQuantGather": "embedding",
 }  # fmt: skip

@@ -41,6 +41,8 @@ class Arranged {
       const Value &more = g_.value(n.inputs[i]);
       if (more.kind == Value::kConstant) {
         in.push_back(more.constant);
+      } else if (n.inputs[i] == n.inputs[0]) {
+        in.push_back(in[0]);
       } else if (more.known) {
         Tensor t(OPGRAFT_INT64, more.type.dims);
         for (size_t k = 0; k < more.known->size(); ++k) t.data<int64_t>()[k] = number((*more.known)[k]);

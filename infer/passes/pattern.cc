@@ -138,7 +138,7 @@ class Matcher {
         if (bound != v.producer) return false;
         continue;
       }
-      if (n.op != c.op || n.inputs.size() != c.args.size() || !attrs(n, c)) return false;
+      if (n.op != c.op || !takes(n, c) || !attrs(n, c)) return false;
       if (c.type && !equal(g_.value(n.outputs[0]).type, *c.type)) return false;
       bound = v.producer;
       bool swap = n.impl->manifest.commutative && c.args.size() == 2;
@@ -156,6 +156,12 @@ class Matcher {
       if (swap) return false;
     }
     return !takes_its_own();
+  }
+
+  static bool takes(const Node &n, const Pattern::Call &c) {
+    const auto &in = n.inputs;
+    if (!c.all) return in.size() == c.args.size();
+    return !in.empty() && std::count(in.begin(), in.end(), in[0]) == std::ptrdiff_t(in.size());
   }
 
   // A value that the op would take is made by a node that it replaces: y = SiLU(x) of Mul(y, y), with the first y as x.

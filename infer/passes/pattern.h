@@ -5,6 +5,7 @@
 //   newline } result { "," result } [ "->" setting { "," setting } ]
 //              a further result stands on the way to the first, or takes an input that the first takes, too
 //   call    := Primitive "(" arg { "," arg } { "," attr "=" want } ")"
+//            | Primitive "(" arg "*" { "," attr "=" want } ")"   of any number of inputs, all of them this one
 //   arg     := name [output] | number | "_" | call [output]
 //   output  := "[" i "]", of several
 //   want    := literal | "_" | name of an attribute of the op
@@ -20,6 +21,7 @@
 //            | "dtype(" name ")=" dtype
 //            | "shape(" name ")=shape(" name ")"        as far as they are known
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
+//            | "row(" name ")"                          all its dimensions but the last are 1
 //            | "rows(" name ")>=" n                     at least so many: of all dimensions but the last
 //            | "columns(" name ")>=" n                  the last dimension
 //            | "columns(" name ")=" ["1/"] number       it is the constant, or 1 over it
@@ -56,6 +58,7 @@ struct Pattern {
     std::string op, label;  // label: the name the program gives it, or empty
     std::vector<Arg> args;
     std::vector<std::pair<std::string, Want>> attrs;
+    bool all = false;                // its one argument is every input
     std::optional<TensorType> type;  // of the first output, where it must be this one
   };
   struct Setting {
@@ -71,6 +74,7 @@ struct Pattern {
       kDtype,
       kSameShape,
       kDensity,
+      kRow,
       kRows,
       kColumns,
       kCount,

@@ -113,7 +113,7 @@ class Checker {
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
-                         s.arranged() || s.kind == Kind::kShared || (s.kind >= Kind::kRows && s.silent()) ? s.text()
+                         s.arranged() || s.kind == Kind::kShared || (s.kind >= Kind::kRow && s.silent()) ? s.text()
                          : s.kind == Kind::kRank      ? "rank(" + s.name + ")"
                          : s.kind == Kind::kDtype     ? "dtype(" + s.name + ")"
                          : s.kind == Kind::kDensity   ? "density(" + s.name + ")"

@@ -13,6 +13,7 @@ const char *condition_name(Pattern::Setting::Kind kind) {
          : kind == Setting::kLast    ? "last"
          : kind == Setting::kRepeats ? "repeats"
          : kind == Setting::kShared  ? "shared"
+         : kind == Setting::kRow     ? "row"
          : kind == Setting::kRows    ? "rows"
          : kind == Setting::kColumns ? "columns"
          : kind == Setting::kCount   ? "columns"
@@ -176,11 +177,16 @@ class Parser {
       } else {
         at_ = start;
         c.args.push_back(arg());
+        if (peek() == '*') {
+          if (c.args.size() > 1) fail("one argument that is all inputs");
+          c.all = true, ++at_;
+        }
       }
       skip(true);
       if (peek() == ',') ++at_;
       else if (peek() != ')') fail("',' or ')'");
     }
+    if (c.all && c.args.size() > 1) fail("no argument beside one that is all inputs");
     ++at_;
     a = {Pattern::Arg::kNode, "", 0, int(p_.calls.size())};
     p_.calls.push_back(std::move(c));
@@ -196,8 +202,9 @@ class Parser {
     if (s.attr == "shape" && peek() == '(') return same_shape();
     using Setting = Pattern::Setting;
     if (peek() == '(')
-      for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats,
-                        Setting::kShared, Setting::kRows, Setting::kColumns, Setting::kOpen, Setting::kCausal})
+      for (auto kind :
+           {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats, Setting::kShared,
+            Setting::kRow, Setting::kRows, Setting::kColumns, Setting::kOpen, Setting::kCausal})
         if (s.attr == condition_name(kind)) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
@@ -268,7 +275,7 @@ class Parser {
     s.name = word();
     const bool least = kind == Pattern::Setting::kRows || kind == Pattern::Setting::kColumns;
     if (!least && kind != Pattern::Setting::kOpen && kind != Pattern::Setting::kCausal &&
-        kind != Pattern::Setting::kShared) {
+        kind != Pattern::Setting::kShared && kind != Pattern::Setting::kRow) {
       symbol(',');
       s.other = word();
       symbol(',');

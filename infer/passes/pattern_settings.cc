@@ -99,6 +99,10 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
     if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
     if (s.kind == Pattern::Setting::kCausal) return causal(v);
     if (s.kind == Pattern::Setting::kOpen) return !v.type.concrete();
+    if (s.kind == Pattern::Setting::kRow) {
+      const std::span<const int64_t> dims = v.type.dims;
+      return !dims.empty() && element_count(dims.first(dims.size() - 1)) == 1;
+    }
     if (s.kind == Pattern::Setting::kRows || s.kind == Pattern::Setting::kColumns) {
       const std::span<const int64_t> dims = v.type.dims;
       if (!v.type.ranked || dims.empty()) return false;

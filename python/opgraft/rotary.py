@@ -13,10 +13,13 @@ def rotary_position_embedding(x, cos, sin, mode=0, rotary_dim=0):
     return primitive("RotaryPositionEmbedding", *given, mode=mode, rotary_dim=rotary_dim)
 
 
-def apply_rotary_pos_emb(query, key, cos, sin, position_ids, mode=0, rotary_dim=0, layout="BSHD"):
+def apply_rotary_pos_emb(query, key, cos, sin, position_ids=None, mode=0, rotary_dim=0, layout="BSHD"):
     """The same of query and key in one call, (B, S, H, D), (B, H, S, D) by `layout` BHSD, or packed, (B, S, H * D): the
     rows of cos and sin (P, rotary_dim or half of it) are chosen by position_ids: (B, S), (S,), (B,) where S is 1, or
-    the first row's alone. mode 2 and 3: 0 and 1, of tables that have a row for each token instead."""
-    named = {"query": query, "key": key, "cos": cos, "sin": sin, "position_ids": position_ids}
+    the first row's alone. mode 2 and 3: 0 and 1, of tables that have a row for each token instead. Without position_ids
+    the tables broadcast to query and key, as rotary_position_embedding's do, and layout says nothing."""
+    named = {"query": query, "key": key, "cos": cos, "sin": sin}
+    if position_ids is not None:
+        named["position_ids"] = position_ids
     given = (_tensor(t, f"apply_rotary_pos_emb: {n}") for n, t in named.items())
     return primitive("ApplyRotaryPosEmb", *given, mode=mode, rotary_dim=rotary_dim, layout=layout)

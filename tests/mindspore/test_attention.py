@@ -284,3 +284,40 @@ def test_of_an_exported_model_with_values_of_another_width(width, tmp_path):
     want = net(*tensors).asnumpy()
     graph = taken(net, tensors, given, tmp_path)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)
+
+
+class Ordered(nn.Cell):
+    """Keys kept as [B, H, D, T]; the mask before the scale; heads that Stack or Concat repeats."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how = how
+
+    def construct(self, q, k, v, m):
+        if self.how == "keys turned":
+            return ops.bmm(ops.softmax(ops.bmm(q, k) * (1.0 / ROOT) + m, -1), v)
+        if self.how == "mask first":
+            return ops.bmm(ops.softmax((ops.matmul(q, k.swapaxes(2, 3)) + m) / ROOT, -1), v)
+        if self.how == "mask first, turned":
+            return ops.bmm(ops.softmax((ops.bmm(q, k) + m) * (1.0 / ROOT), -1), v)
+        if self.how == "Stack":
+            k, v = (ops.stack((x, x, x), 2).reshape(B, H, T, D) for x in (k, v))
+        else:
+            k, v = (ops.concat((x.expand_dims(2),) * 3, 2).reshape(B, H, T, D) for x in (k, v))
+        return ops.bmm(ops.softmax(ops.matmul(q, k.swapaxes(2, 3)) * (1.0 / ROOT) + m, -1), v)
+
+
+@pytest.mark.parametrize("how", ["keys turned", "mask first", "mask first, turned", "Stack", "Concat"])
+def test_other_orders_of_an_exported_model(how, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    q, k, v, m = GIVEN
+    if "turned" in how:
+        k = np.ascontiguousarray(k.swapaxes(2, 3))
+    if how in ("Stack", "Concat"):
+        k, v = (np.ascontiguousarray(x[:, :1]) for x in (k, v))
+    net, given = Ordered(how), (q, k, v, m)
+    tensors = [Tensor(x) for x in given]
+    want = net(*tensors).asnumpy()
+    graph = taken(net, tensors, given, tmp_path)
+    assert graph.nodes[0]["attrs"]["k_transposed"] == ("turned" in how)
+    close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)).asnumpy(), want)

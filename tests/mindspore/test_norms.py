@@ -67,11 +67,12 @@ class PlainLayer(nn.Cell):
 class GammaInside(nn.Cell):
     """LayerNorm as Keras and Flax write it, and their like of RMSNorm; of half types in float32."""
 
-    def __init__(self, how, dtype=ms.float32):
+    def __init__(self, how, dtype=ms.float32, ones=0):
         super().__init__()
         self.how, self.dtype = how, dtype
-        self.gamma = Parameter(Tensor(normal(24, seed=5)).astype(dtype), name="gamma")
-        self.beta = Parameter(Tensor(normal(24, seed=6)).astype(dtype), name="beta")
+        shape = (*[1] * ones, 24)
+        self.gamma = Parameter(Tensor(normal(*shape, seed=5)).astype(dtype), name="gamma")
+        self.beta = Parameter(Tensor(normal(*shape, seed=6)).astype(dtype), name="beta")
         self.mean = ops.ReduceMean(keep_dims=True)
 
     def construct(self, x, residual):
@@ -172,6 +173,9 @@ EXPORTED = {
        for how in ("Keras", "Flax", "rms", "rms, gamma first", "gamma alone", "both parameters")},
     **{f"softmax {how}": (lambda h=how: Scores(h), {"ScaledMaskedSoftmax"})
        for how in ("mul", "div", "div, mask first", "scale", "add", "exp", "exp of dimension 1")},
+    **{f"{how}, ones before gamma": (lambda h=how: GammaInside(h, ones=1),
+                                     {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
+       for how in ("rms", "rms, gamma first", "Keras", "Flax", "gamma alone", "both")},
     **{f"Flax, fast, {how}": (lambda h=how: FastVariance(h), {"FusedLayerNorm"}) for how in ("quotient", "product")},
     "rms, a sum over its number": (lambda: FastVariance("rms"), {"FusedRmsNorm"}),
     "layer float16, in float32": (lambda: LayerInFloat32(False), {"FusedLayerNorm"}),

@@ -199,3 +199,28 @@ def test_rows_that_are_joined_and_parted_again_stay_as_they_are(rows, shape, lef
     _, nodes = found(net, X)
     assert [n["op"] for n in nodes] == left
     np.testing.assert_array_equal(net(x).asnumpy(), want)
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["", "rows joined"])
+@pytest.mark.parametrize("ones", [1, 2])
+def test_a_bias_with_ones_before_it(ones, joined):
+    """As Flax reshapes it to broadcast; rows joined for the product alone, and the bias behind."""
+    bias = BIAS.reshape(*[1] * ones, -1)
+
+    class Flax(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.weight, self.bias = Parameter(W.T.copy()), Parameter(bias)
+
+        def construct(self, x):
+            if joined:
+                return ops.relu(ops.matmul(x.reshape(-1, 40), self.weight).reshape(2, 5, 30) + self.bias)
+            return ops.relu(ops.matmul(x, self.weight) + self.bias)
+
+    net = Flax()
+    report, nodes = found(net, X)
+    assert [n["op"] for n in nodes] == ["Dense"] and nodes[0]["attrs"]["activation"] == "relu", str(report)
+    want, bound = (f(*(a.astype(np.float64) for a in (X, W, BIAS)), activation="relu")
+                   for f in (CASES.dense, lambda *a, **k: CASES.bound(0, *a, **k)))  # fmt: skip
+    got = net(Tensor(X)).asnumpy()
+    assert (abs(got - want) <= bound + 2.02 * 2.0**-24 * abs(want)).all()

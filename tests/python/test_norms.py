@@ -178,7 +178,36 @@ def test_a_variance_of_another_row_stays():
     np.testing.assert_array_equal(after[0], before[0])
 
 
-@pytest.mark.parametrize("shape", [(3, 5, N), (5, N), (1, 1, N)])
+@pytest.mark.parametrize("shape", [(1, 1, N), (1, N)])
+def test_parameters_with_ones_before_them(shape, tmp_path):
+    """As Keras and Flax reshape them to broadcast."""
+    x, r, g, b = normal(3, 5, N), normal(3, 5, N, seed=3), normal(*shape, seed=1), normal(*shape, seed=2)
+    square = ops.square
+    for write, given, name, bound in [
+        (lambda x, g: rms(x) * g, (x, g), "FusedRmsNorm", RMS),
+        (lambda x, g: GAMMA_INSIDE["RMS, gamma first"][0](x, g, square), (x, g), "FusedRmsNorm", RMS),
+        (lambda x, r, g: (lambda s: (rms(s) * g, s))(x + r), (x, r, g), "FusedAddRmsNorm", RMS),
+        (lambda x, g: layer(x) * g, (x, g), "FusedLayerNorm", LAYER),
+        (lambda x, g, b: layer(x) * g + b, (x, g, b), "FusedLayerNorm", LAYER),
+        (lambda x, g, b: keras(x, g, b, square), (x, g, b), "FusedLayerNorm", LAYER + 4),
+        (lambda x, g, b: flax(x, g, b, square), (x, g, b), "FusedLayerNorm", LAYER),
+        (lambda x, r, g, b: (lambda s: (layer(s) * g + b, s))(x + r), (x, r, g, b), "AddLayerNorm", LAYER),
+    ]:
+        assert left(write, given, tmp_path) == [name]
+        names, before, after = graft(write, *given)
+        assert name in names
+        close(after[0], before[0], bound, max(np.abs(before[0]).max(), 6 * np.abs(g).max()))
+
+
+def test_more_ones_than_x_has_dimensions_stay_outside():
+    x, g = normal(5, N), normal(1, 1, N, seed=1)
+    names, before, after = graft(lambda x, g: rms(x) * g, x, g)
+    assert names == ["FusedRmsNorm"]  # without gamma
+    assert after[0].shape == (1, 5, N)
+    close(after[0], before[0], RMS, np.abs(before[0]).max())
+
+
+@pytest.mark.parametrize("shape", [(3, 5, N), (5, N), (3, 1, N), (5, 1)])
 def test_a_gamma_of_more_dimensions_stays_outside(shape, tmp_path):
     """Of one number for each row's place it would be another formula; nothing is said of it."""
     x, g = normal(3, 5, N), normal(*shape, seed=1)

@@ -446,7 +446,7 @@ def test_functions():
     for got, of in zip(both, (x, key)):
         close(got.asnumpy(), rotary(of.astype(np.float64), 0)[:, :, 3:], 3, scale)
     with pytest.raises(TypeError, match="apply_rotary_pos_emb: position_ids"):
-        ops.apply_rotary_pos_emb(x, key, COS, SIN, None)
+        ops.apply_rotary_pos_emb(x, key, COS, SIN, "first")
     np.testing.assert_array_equal(ops.Stack(-1)((x, x)).asnumpy(), np.stack([x, x], -1))
     q, k, v = given(1)
     lengths = np.array([3, T], np.int32)

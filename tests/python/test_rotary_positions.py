@@ -136,7 +136,9 @@ def test_what_is_not_both_at_once_is_turned_apart(make):
     net = make("halves", 1)
     net.set_inputs(Tensor(q), Tensor(k), Tensor(ids))
     rewrite.substitute(net, prove=[[q, k, ids]])
-    assert "ApplyRotaryPosEmb" not in left(net._grafted[0][0].graph)
+    # What is added up is no row of the tables: they are read first.
+    assert ("ApplyRotaryPosEmb" in left(net._grafted[0][0].graph)) == (make is Seen)
+    assert left(net._grafted[0][0].graph).count("Gather") == {Apart: 4, Alone: 2, Seen: 2}[make]
     got = net(Tensor(q), Tensor(k), Tensor(ids))
     close(got[0].asnumpy(), rotary(q, ids, 0, False), 3, 2 * np.abs(q).max())
 
@@ -157,7 +159,45 @@ def test_angles_computed_in_the_model():
     net.set_inputs(Tensor(q), Tensor(k), Tensor(ids))
     rewrite.substitute(net, prove=[[q, k, ids]])
     found = left(net._grafted[0][0].graph)
-    assert found.count("RotaryPositionEmbedding") == 2 and not {"Neg", "StridedSlice", "Add"} & set(found)
+    assert found.count("ApplyRotaryPosEmb") == 1 and not {"Neg", "StridedSlice", "Add"} & set(found)
     for got, x in zip(net(Tensor(q), Tensor(k), Tensor(ids)), (q, k), strict=True):
         # An angle is up to P and rounds to P 2^-24, a cosine to 3 ulp.
         close(got.asnumpy(), rotary(x, ids, 0, False), 3 + P + 6, 2 * np.abs(x).max())
+
+
+# Tables as they come: of the tokens, of one head of them, of each sequence, of tokens before heads.
+TABLES = {"[S, D]": (S, D), "[1, 1, S, D]": (1, 1, S, D), "[B, 1, S, D]": (B, 1, S, D), "[S, 1, D]": (S, 1, D)}
+
+
+@pytest.mark.parametrize("shape", TABLES)
+@pytest.mark.parametrize("mode", MODES)
+def test_query_and_key_by_tables_without_positions(mode, shape, tmp_path):
+    layout = "BSHD" if shape == "[S, 1, D]" else "BHSD"
+    q, k, _ = given((), layout)
+    angles = np.random.default_rng(3).standard_normal((*TABLES[shape][:-1], D // 2)).astype(np.float32)
+    # An entry for each element, or one for each pair.
+    given_angles = np.concatenate([angles, angles], -1) if mode == "halves" else angles
+    cos, sin = np.cos(given_angles), np.sin(given_angles)
+
+    class Turned(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.f = MODES[mode][1]
+
+        def construct(self, q, k, cos, sin):
+            return self.f(q, cos, sin), self.f(k, cos, sin)
+
+    net, x = Turned(), [q, k, cos, sin]
+    rewrite.substitute(net, prove=[x])
+    assert left(net._grafted[0][0].graph) == ["ApplyRotaryPosEmb"]
+    graph = opgraft.load(opgraft.export(Turned(), *map(Tensor, x), file_name=str(tmp_path / "net")))
+    rewrite.substitute(graph)
+    assert left(graph) == ["ApplyRotaryPosEmb"]
+    for got, y in zip(net(*map(Tensor, x)), (q, k), strict=True):
+        a = y.astype(np.float64)
+        if mode == "halves":
+            want = a * cos + np.concatenate([-a[..., D // 2 :], a[..., : D // 2]], -1) * sin
+        else:
+            x1, x2 = a[..., ::2], a[..., 1::2]
+            want = np.stack([x1 * cos - x2 * sin, x2 * cos + x1 * sin], -1).reshape(a.shape)
+        close(got.asnumpy(), want, 3, 2 * np.abs(y).max())
