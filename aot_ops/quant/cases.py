@@ -34,8 +34,9 @@ def weight_quant_bound(u, x, weight, scale, offset=None, *rest, transpose_x=Fals
 
 
 def quant_product(x1, x2, scale, offset=None, bias=None, token=None, transpose_x1=False, transpose_x2=False,
-                  dtype="float16", x1_offset=0.0, x1_scale=1.0):  # fmt: skip
-    y = (swap(x1, transpose_x1).astype(np.int64) - int(x1_offset)) @ swap(x2, transpose_x2).astype(np.int64)
+                  dtype="float16", x1_offset=0.0, x2_offset=0.0, x1_scale=1.0):  # fmt: skip
+    x1, x2 = x1.astype(np.int64) - int(x1_offset), x2.astype(np.int64) - int(x2_offset)
+    y = swap(x1, transpose_x1) @ swap(x2, transpose_x2)
     if bias is not None and bias.size:
         y = y + bias
     if dtype == "int32":
@@ -185,14 +186,14 @@ def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel
     }
 
 
-def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False, x1="int8",
-               **more):  # fmt: skip
+def quant_case(dtype, lead, k, n, inputs=3, scale=None, offset=0, bias=True, token=True, ta=False, tb=False,
+               x1="int8", x2="int8", **more):  # fmt: skip
     """`scale`, `offset`: how many elements, or a shape; None: N. `token`: a scale for each row; "rank": as [..., 1]."""
     rows = int(np.prod(lead))
     full = 128 if dtype != "int8" else 4  # so that most results of eight bits are within their range
     shapes = [
         (x1, (k, *lead) if ta else (*lead, k), (-full, full) if x1 == "int8" else (0, 2 * full)),
-        ("int8", (n, k) if tb else (k, n), (-full, full)),
+        (x2, (n, k) if tb else (k, n), (-full, full) if x2 == "int8" else (0, 2 * full)),
         (
             "float32",
             scale if isinstance(scale, tuple) else (0 if dtype == "int32" else n if scale is None else scale,),
@@ -228,6 +229,12 @@ CASES = (
     + [quant_case(t, *s, tb=tb, x1="uint8", x1_offset=z) for t in OUTPUTS for s in SIZES for tb in (False, True)
        for z in ((0.0, 3.0) if t == "int8" else (0.0, 128.0, 255.0))]
     + [quant_case(t, (29,), 23, 45, 6, x1="uint8", ta=True, x1_offset=7.0) for t in OUTPUTS]
+    # Weights with a zero point, of bytes without a sign or with one.
+    + [quant_case(t, *s, tb=tb, x1=x1, x1_offset=3.0, x2=x2, x2_offset=z) for t in OUTPUTS for s in SIZES
+       for tb in (False, True) for x1 in ("int8", "uint8")
+       for x2, z in ((("int8", -2.0), ("uint8", 3.0)) if t == "int8"
+                     else (("int8", -128.0), ("uint8", 0.0), ("uint8", 128.0), ("uint8", 255.0)))]
+    + [quant_case(t, (29,), 23, 45, 6, ta=True, x2="uint8", x2_offset=7.0) for t in OUTPUTS]
     + [quant_case("float32", lead, 24, 45, 6, token="rank", x1=x1) for lead in ((13,), (2, 5), (0, 3))
        for x1 in ("int8", "uint8")]
 ) + (
@@ -350,6 +357,10 @@ REFUSED = [
             op="QuantBatchMatmul", dtype="int32"),
     refused("QuantBatchMatmul: x1_offset must be a whole number from -128 to 127, got 128", A, B, S,
             op="QuantBatchMatmul", x1_offset=128.0),
+    refused("QuantBatchMatmul: x2_offset must be a whole number from -128 to 127, got 128", A, B, S,
+            op="QuantBatchMatmul", x2_offset=128.0),
+    refused("QuantBatchMatmul: x2.dtype must be one of int8, uint8, got int32", A, ("int32", (8, 3)), S,
+            op="QuantBatchMatmul"),
     refused("QuantBatchMatmul: x1_offset must be a whole number from 0 to 255, got -1", ("uint8", (4, 8)), B, S,
             op="QuantBatchMatmul", x1_offset=-1.0),
     refused(r"QuantBatchMatmul: pertokenScaleOptional.shape must be x1.shape \(4, 8\) with the last dimension as 1, "

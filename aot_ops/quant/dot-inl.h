@@ -136,6 +136,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
           const size_t n = size_t(width - j < kLanes ? width - j : kLanes);
           auto s = hn::LoadU(di, sums + r * kPanel + j);
           if (shift) s = hn::Sub(s, hn::Mul(hn::Set(di, shift), hn::LoadU(di, g.column_sums + column + j)));
+          if (g.row_sums) s = hn::Sub(s, hn::Set(di, int32_t(uint32_t(g.b_zero) * uint32_t(g.row_sums[row + r]))));
           if (g.bias) s = hn::Add(s, LoadSome(di, g.bias + column + j, n));
           T *to = static_cast<T *>(g.c) + (row + r) * g.n + column + j;
           if constexpr (std::is_same_v<T, int32_t>) {
@@ -168,10 +169,13 @@ void DotPanels(const DotTile &g, int32_t dtype, int64_t p0, int64_t p1, int64_t 
   }
 }
 
-// Panels [p0, p1) of B[k, n] into dst, the whole packed B, and their columns' sums into `sums`.
-void PackDot(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int8_t *dst, int32_t *sums) {
+// Panels [p0, p1) of B[k, n] into dst, the whole packed B, and their columns' sums into `sums`; unsigned numbers less
+// 128.
+void PackDot(const MatrixRef &b, bool is_unsigned, int64_t k, int64_t n, int64_t p0, int64_t p1, int8_t *dst,
+             int32_t *sums) {
   const int64_t together = Together(), padded = Padded(k);
   const auto *from = static_cast<const int8_t *>(b.data);
+  const uint8_t flip = is_unsigned ? 0x80 : 0;
   for (int64_t panel = p0; panel < p1; ++panel) {
     const int64_t column = panel * kPanel, width = n - column < kPanel ? n - column : kPanel;
     int8_t *to = dst + column * padded;
@@ -180,7 +184,8 @@ void PackDot(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, i
       for (int64_t j = 0; j < kPanel; ++j)
         for (int64_t s = 0; s < together; ++s) {
           const bool inside = j < width && i + s < k;
-          const int8_t v = inside ? from[(i + s) * b.row_stride + (column + j) * b.column_stride] : int8_t(0);
+          const int64_t at = (i + s) * b.row_stride + (column + j) * b.column_stride;
+          const int8_t v = inside ? int8_t(uint8_t(from[at]) ^ flip) : int8_t(0);
           to[i * kPanel + j * together + s] = v;
           sum[j] += uint32_t(int32_t(v));
         }

@@ -1,5 +1,5 @@
-// QuantBatchMatmul: (((x1 - x1_offset) x2 + bias) scale x1_scale pertoken_scale) + offset of eight-bit x1[..., M, K]
-// and x2[K, N]; the sums are exact.
+// QuantBatchMatmul: (((x1 - x1_offset) (x2 - x2_offset) + bias) scale x1_scale pertoken_scale) + offset of eight-bit
+// x1[..., M, K] and x2[K, N]; the sums are exact.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -27,14 +27,19 @@ namespace {
 
 enum { kX1, kX2, kScale, kOffset, kBias, kToken };
 
+bool is_unsigned(const Arguments &c, int i) { return c.input(i).dtype() == OPGRAFT_UINT8; }
+
 struct Problem {
   int64_t m, n, k;
   MatrixRef a, b;
+  bool b_unsigned;
+  int32_t b_zero;  // of what is packed: unsigned numbers less 128
   int64_t panels() const { return (n + PanelWidth_simd()() - 1) / PanelWidth_simd()(); }
   int64_t padded() const { return (k + 3) / 4 * 4; }
   // Rows a multiple of 4 KiB apart would share the sets of L1.
   int64_t lda() const { return 2 * padded() + 64; }
   uint64_t a_bytes() const { return uint64_t(m * lda() + 63) / 64 * 64; }
+  uint64_t row_sums_bytes() const { return b_zero ? uint64_t(m * 4 + 63) / 64 * 64 : 0; }
   uint64_t sums_bytes() const { return uint64_t(panels() * PanelWidth_simd()() * 4); }
   // The columns' sums, then the panels.
   uint64_t b_bytes() const { return sums_bytes() + uint64_t(panels() * PanelWidth_simd()() * padded()); }
@@ -44,7 +49,9 @@ Problem problem(const Arguments &c) {
   const bool ta = c.attr_bool("transpose_x1", false), tb = c.attr_bool("transpose_x2", false);
   const auto x1 = c.input(kX1).shape(), x2 = c.input(kX2).shape();
   const int64_t k = x2[tb ? 1 : 0], n = x2[tb ? 0 : 1], m = ta ? x1[1] : element_count(x1.first(x1.size() - 1));
-  return {m, n, k, {c.input(kX1).raw(), ta ? 1 : k, ta ? m : 1}, {c.input(kX2).raw(), tb ? 1 : n, tb ? k : 1}};
+  const MatrixRef a{c.input(kX1).raw(), ta ? 1 : k, ta ? m : 1}, b{c.input(kX2).raw(), tb ? 1 : n, tb ? k : 1};
+  const bool b_unsigned = is_unsigned(c, kX2);
+  return {m, n, k, a, b, b_unsigned, int32_t(c.attr_float("x2_offset", 0.0)) - (b_unsigned ? 128 : 0)};
 }
 
 int32_t output_dtype(const Arguments &c) {
@@ -55,12 +62,10 @@ int32_t output_dtype(const Arguments &c) {
   c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, int8, int32, got '" + name + "'");
 }
 
-bool is_unsigned(const Arguments &c) { return c.input(kX1).dtype() == OPGRAFT_UINT8; }
-
 void Infer(InferContext &c) {
   c.check_inputs(3, 6);
   c.check_dtype(kX1, "x1", {OPGRAFT_INT8, OPGRAFT_UINT8});
-  c.check_dtype(kX2, "x2", {OPGRAFT_INT8});
+  c.check_dtype(kX2, "x2", {OPGRAFT_INT8, OPGRAFT_UINT8});
   const auto x1 = c.input(kX1).shape(), x2 = c.input(kX2).shape();
   c.check(x1.size() >= 2, "x1 must have at least 2 dimensions, got shape " + to_string(x1));
   c.check(x2.size() == 2, "x2 must have 2 dimensions, got shape " + to_string(x2));
@@ -70,10 +75,13 @@ void Infer(InferContext &c) {
   c.check(k < 0 || ka < 0 || k == ka, "x1's K must equal x2's K of " + std::to_string(k) + ", got " +
                                           std::to_string(ka) + " (x1 " + to_string(x1) + ", x2 " + to_string(x2) + ")");
   const int32_t dtype = output_dtype(c);
-  const double zero = c.attr_float("x1_offset", 0.0f), least = is_unsigned(c) ? 0 : -128;
-  c.check(zero >= least && zero <= least + 255 && zero == std::floor(zero),
-          std::string("x1_offset must be a whole number from ") + (is_unsigned(c) ? "0 to 255" : "-128 to 127") +
-              ", got " + std::to_string(zero));
+  for (int i : {kX1, kX2}) {
+    const std::string name = i == kX1 ? "x1_offset" : "x2_offset";
+    const double zero = c.attr_float(name, 0.0), least = is_unsigned(c, i) ? 0 : -128;
+    c.check(zero >= least && zero <= least + 255 && zero == std::floor(zero),
+            name + " must be a whole number from " + (is_unsigned(c, i) ? "0 to 255" : "-128 to 127") + ", got " +
+                std::to_string(zero));
+  }
   const auto check_vector = [&](int i, const char *name, int32_t wanted, int64_t size, bool one) {
     if (c.inputs() <= i) return;
     c.check_dtype(i, name, {wanted});
@@ -114,13 +122,13 @@ void Infer(InferContext &c) {
 uint64_t Workspace(InferContext &c) {
   const Problem p = problem(c);
   if (p.m < 0 || p.n < 0 || p.k < 0) return 0;
-  return p.a_bytes() + (c.input(kX2).known() ? 0 : p.b_bytes());
+  return p.a_bytes() + p.row_sums_bytes() + (c.input(kX2).known() ? 0 : p.b_bytes());
 }
 uint64_t PackedBytes(InferContext &c, int input) { return input == kX2 ? problem(c).b_bytes() : 0; }
 
 void pack(const Problem &p, int64_t begin, int64_t end, void *dst) {
   auto *sums = static_cast<int32_t *>(dst);
-  PackDot_simd()(p.b, p.k, p.n, begin, end, static_cast<int8_t *>(dst) + p.sums_bytes(), sums);
+  PackDot_simd()(p.b, p.b_unsigned, p.k, p.n, begin, end, static_cast<int8_t *>(dst) + p.sums_bytes(), sums);
 }
 void PackX2(InferContext &c, int, void *dst) {
   const Problem p = problem(c);
@@ -131,7 +139,8 @@ DotTile tile(const Context &c, const Problem &p) {
   DotTile g{};
   g.c = c.output(0).raw();
   g.n = p.n, g.k = p.k, g.lda = p.lda();
-  g.is_unsigned = is_unsigned(c), g.zero = int32_t(c.attr_float("x1_offset", 0.0f));
+  g.b_zero = p.b_zero;
+  g.is_unsigned = is_unsigned(c, kX1), g.zero = int32_t(c.attr_float("x1_offset", 0.0f));
   g.a_scale = c.attr_float("x1_scale", 1.0f);
   if (given(c, kBias)) g.bias = c.input(kBias).data<int32_t>();
   if (given(c, kScale)) g.scale = c.input(kScale).data<float>(), g.scale_step = c.input(kScale).size() > 1;
@@ -140,19 +149,33 @@ DotTile tile(const Context &c, const Problem &p) {
   return g;
 }
 
+// Of row `row` of A less its zero point, modulo 2^32.
+int32_t row_sum(const Problem &p, const DotTile &g, int64_t row) {
+  const auto *a = static_cast<const int8_t *>(p.a.data) + row * p.a.row_stride;
+  uint32_t sum = 0;
+  for (int64_t l = 0; l < p.k; ++l) {
+    const int8_t v = a[l * p.a.column_stride];
+    sum += uint32_t(g.is_unsigned ? int32_t(uint8_t(v)) : int32_t(v));
+  }
+  return int32_t(sum - uint32_t(p.k) * uint32_t(g.zero));
+}
+
 void Kernel(Context &c) {
   const Problem p = problem(c);
   if (p.m == 0 || p.n == 0) return;
   const void *packed = c.packed(kX2);
-  const Scratch<char> memory(c, p.a_bytes() + (packed ? 0 : p.b_bytes()));
+  const Scratch<char> memory(c, p.a_bytes() + p.row_sums_bytes() + (packed ? 0 : p.b_bytes()));
   char *scratch = memory.get();
   DotTile g = tile(c, p);
   g.a = scratch;
+  auto *row_sums = p.b_zero ? reinterpret_cast<int32_t *>(scratch + p.a_bytes()) : nullptr;
+  g.row_sums = row_sums;
   c.parallel_for(p.m, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k, 1)), [&](int64_t begin, int64_t end) {
     WidenDot_simd()(p.a, g.is_unsigned, p.k, begin, end, scratch, p.lda());
+    for (int64_t row = begin; row_sums && row < end; ++row) row_sums[row] = row_sum(p, g, row);
   });
   if (!packed) {
-    char *to = scratch + p.a_bytes();
+    char *to = scratch + p.a_bytes() + p.row_sums_bytes();
     const int64_t each = p.k * PanelWidth_simd()();
     c.parallel_for(p.panels(), std::max<int64_t>(1, 16384 / std::max<int64_t>(each, 1)),
                    [&](int64_t begin, int64_t end) { pack(p, begin, end, to); });
@@ -176,15 +199,16 @@ void Reference(Context &c) {
   const Problem p = problem(c);
   const DotTile g = tile(c, p);
   const auto *a = static_cast<const int8_t *>(p.a.data), *b = static_cast<const int8_t *>(p.b.data);
-  const auto wide = [&](int8_t v) { return g.is_unsigned ? int32_t(uint8_t(v)) : int32_t(v); };
+  const auto wide = [](int8_t v, bool is_unsigned) { return is_unsigned ? int32_t(uint8_t(v)) : int32_t(v); };
+  const int32_t b_zero = p.b_zero + (p.b_unsigned ? 128 : 0);
   dispatch<float, float16, bfloat16, int8_t, int32_t>(c, c.output(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < p.m; ++i)
       for (int64_t j = 0; j < p.n; ++j) {
         uint32_t sum = g.bias ? uint32_t(g.bias[j]) : 0;
         for (int64_t l = 0; l < p.k; ++l)
-          sum += uint32_t((wide(a[i * p.a.row_stride + l * p.a.column_stride]) - g.zero) *
-                          int32_t(b[l * p.b.row_stride + j * p.b.column_stride]));
+          sum += uint32_t((wide(a[i * p.a.row_stride + l * p.a.column_stride], g.is_unsigned) - g.zero) *
+                          (wide(b[l * p.b.row_stride + j * p.b.column_stride], p.b_unsigned) - b_zero));
         T &to = static_cast<T *>(g.c)[i * p.n + j];
         if constexpr (std::is_same_v<T, int32_t>) {
           to = int32_t(sum);

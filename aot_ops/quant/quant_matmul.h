@@ -10,8 +10,8 @@ namespace opgraft {
 // An optional input that others follow is left out as a tensor without elements.
 inline bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
 
-// C[m, n] = (((A - zero) B)[m, n] + bias[n]) scale[n] a_scale token_scale[m] + offset[n]; as int32 the sum and the
-// bias.
+// C[m, n] = (((A - zero) (B - b_zero))[m, n] + bias[n]) scale[n] a_scale token_scale[m] + offset[n]; as int32 the sum
+// and the bias.
 struct DotTile {
   const void *a;  // rows as WidenDot makes them, `lda` bytes apart
   int64_t lda;
@@ -22,8 +22,10 @@ struct DotTile {
   const float *scale, *offset, *token_scale;
   int64_t scale_step, offset_step;  // 0: one value for all columns
   int64_t n, k;
-  bool is_unsigned;  // A's numbers are 0 to 255
-  int32_t zero;      // of A
+  bool is_unsigned;         // A's numbers are 0 to 255
+  int32_t zero;             // of A
+  int32_t b_zero;           // of B as PackDot makes it
+  const int32_t *row_sums;  // of A - zero; null where b_zero is 0
   float a_scale;
 };
 

@@ -140,27 +140,35 @@ def test_exported_integers(tmp_path):
 class QuantisedLayer(nn.Cell):
     """DequantizeLinear of ONNX before both factors of a layer."""
 
-    def __init__(self, weight, scale, zero, bias):
+    def __init__(self, weight, scale, zero, bias, weight_zero=None):
         super().__init__()
+        self.weight_zero = None if weight_zero is None else Tensor(weight_zero)
         self.weight, self.scale = ms.Parameter(Tensor(weight), name="w"), ms.Parameter(Tensor(scale), name="s")
         self.zero, self.x_scale = Tensor(zero), Tensor(np.float32(0.02))  # constants: a Parameter stays one
         self.bias, self.product = ms.Parameter(Tensor(bias), name="b"), ops.MatMul(transpose_b=True)
 
     def construct(self, x):
         a = (ops.cast(x, ms.float32) - ops.cast(self.zero, ms.float32)) * self.x_scale
-        return self.product(a, ops.cast(self.weight, ms.float32) * self.scale) + self.bias
+        w = ops.cast(self.weight, ms.float32)
+        if self.weight_zero is not None:
+            w = w - ops.cast(self.weight_zero, ms.float32)
+        return self.product(a, w * self.scale) + self.bias
 
 
 @pytest.mark.parametrize("of,zero", [(np.int8, 0), (np.int8, -5), (np.int8, 127), (np.uint8, 0), (np.uint8, 117)])
-def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, of, zero):
+@pytest.mark.parametrize("weight,weight_zero", [(np.int8, None), (np.int8, 11), (np.uint8, 125)])
+def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, of, zero, weight, weight_zero):
     rng = np.random.default_rng(4)
     x = rng.integers(*((-128, 128) if of == np.int8 else (0, 256)), (5, 18)).astype(of)
-    w = rng.integers(-128, 128, (35, 18)).astype(np.int8)
+    w = rng.integers(*((-128, 128) if weight == np.int8 else (0, 256)), (35, 18)).astype(weight)
     scale, bias = rng.uniform(0.001, 0.01, (35, 1)).astype(np.float32), normal(35)
-    net = QuantisedLayer(w, scale, of(zero), bias)
+    net = QuantisedLayer(w, scale, of(zero), bias, None if weight_zero is None else weight(weight_zero))
     got, swapped = grafted(net, x, tmp_path)
     assert swapped == ["QuantBatchMatmul"]
-    a, b = (x - float(zero)) * np.float64(np.float32(0.02)), (w * scale.astype(np.float64)).T
+    a, b = (
+        (x - float(zero)) * np.float64(np.float32(0.02)),
+        ((w - float(weight_zero or 0)) * scale.astype(np.float64)).T,
+    )
     want, size = a @ b + bias, np.abs(a) @ np.abs(b) + np.abs(bias)
     assert (abs(got - want) <= 4 * 2.0**-24 * size).all()  # an exact sum below 2^24, two scales, the bias
     assert (abs(net(Tensor(x)).asnumpy() - want) <= 22 * 2.0**-24 * size).all()

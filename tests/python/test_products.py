@@ -164,12 +164,13 @@ class Integers(nn.Cell):
     (np.float32, np.int8, False, (70,), True), (np.float32, np.int8, True, (70,), True),
     (np.float32, np.int8, False, (), True), (np.float32, np.int8, False, (1,), True),
     (np.float32, np.int8, False, (5, 1), False),  # by rows
-    (np.float32, np.uint8, False, (70,), False),  # the weight
+    (np.float32, np.uint8, False, (70,), True),
     (np.float32, np.int32, False, (70,), False), (np.float16, np.int8, False, (70,), False),
 ])  # fmt: skip
 def test_a_product_of_integers_is_swapped(dtype, of, transpose, shape, swapped):
     rng = np.random.default_rng(0)
-    x, w = rng.integers(-7, 8, (2, 5, 33)).astype(of), rng.integers(-7, 8, (33, 70)).astype(of)
+    least = 0 if of == np.uint8 else -7
+    x, w = rng.integers(least, 8, (2, 5, 33)).astype(of), rng.integers(least, 8, (33, 70)).astype(of)
     scale = rng.uniform(0.001, 0.01, shape).astype(dtype)
     want = (x.astype(np.float64) @ w) * scale.astype(np.float64)
     given = [Tensor(x), Tensor(w.T.copy() if transpose else w), Tensor(scale)]
@@ -177,7 +178,9 @@ def test_a_product_of_integers_is_swapped(dtype, of, transpose, shape, swapped):
     net.set_inputs(*given)
     report = rewrite.substitute(net, prove=[given])
     assert [s["op"].split("@")[0] for s in report.swapped] == ["QuantBatchMatmul"] * swapped
-    assert not report.left or (of == np.int8 and dtype == np.float32)  # meant for other dtypes: nothing is said
+    assert not report.left or (
+        of in (np.int8, np.uint8) and dtype == np.float32
+    )  # meant for other dtypes: nothing is said
     # Sums below 2^11 are exact in either type; one rounding.
     half_ulp = 2.0**-24 if dtype == np.float32 else 2.0**-11
     assert (abs(net(*given).asnumpy() - want) <= half_ulp * abs(want) + 2.0**-25).all()
@@ -190,28 +193,32 @@ ROWS = {
 }
 
 
+@pytest.mark.parametrize("weight,weight_zero", [(np.int8, None), (np.int8, -7), (np.uint8, None), (np.uint8, 131)])
 @pytest.mark.parametrize("zero", [None, 3])
 @pytest.mark.parametrize("of", [np.int8, np.uint8])
 @pytest.mark.parametrize("shape", [(70,), ()])
 @pytest.mark.parametrize("spelled", ROWS)
-def test_a_product_of_integers_with_a_scale_for_each_row_is_swapped(spelled, shape, of, zero):
+def test_a_product_of_integers_with_a_scale_for_each_row_is_swapped(spelled, shape, of, zero, weight, weight_zero):
     """As models quantise activations while they run: a scale for each row, and ONNX's zero point."""
     rng = np.random.default_rng(0)
     x = rng.integers(*((-128, 128) if of == np.int8 else (0, 256)), (2, 5, 33)).astype(of)
-    w, rows = rng.integers(-128, 128, (33, 70)).astype(np.int8), rng.uniform(0.1, 1, (2, 5, 1)).astype(np.float32)
+    w = rng.integers(*((-128, 128) if weight == np.int8 else (0, 256)), (33, 70)).astype(weight)
+    rows = rng.uniform(0.1, 1, (2, 5, 1)).astype(np.float32)
     scale = rng.uniform(0.001, 0.01, shape).astype(np.float32)
 
     class Net(nn.Cell):
         def construct(self, x, w, scale, rows):
             a = ops.cast(x, opgraft.float32)
             a = a if zero is None else a - ops.cast(Tensor(of(zero)), opgraft.float32)
-            return ROWS[spelled](ops.matmul(a, ops.cast(w, opgraft.float32)), scale, rows)
+            b = ops.cast(w, opgraft.float32)
+            b = b if weight_zero is None else b - ops.cast(Tensor(weight(weight_zero)), opgraft.float32)
+            return ROWS[spelled](ops.matmul(a, b), scale, rows)
 
     net, given = Net(), [Tensor(x), Tensor(w), Tensor(scale), Tensor(rows)]
     net.set_inputs(*given)
     report = rewrite.substitute(net, prove=[given])
     assert [s["op"].split("@")[0] for s in report.swapped] == ["QuantBatchMatmul"]
-    want = ((x.astype(np.int64) - (zero or 0)) @ w.astype(np.int64)) * scale.astype(float) * rows
+    want = ((x.astype(np.int64) - (zero or 0)) @ (w.astype(np.int64) - (weight_zero or 0))) * scale.astype(float) * rows
     assert (abs(net(*given).asnumpy() - want) <= 2 * 2.0**-24 * abs(want) + 2.0**-40).all()  # the sum is exact
 
 
@@ -248,9 +255,10 @@ class Layers(nn.Cell):
 @pytest.mark.parametrize("layers,shapes,swapped", [
     ([(False, None, "")], [(70,)], 1), ([(False, 0, "+")], [(1, 70)], 1), ([(False, 0, "b")], [()], 1),
     ([(True, 0, "+")], [(70, 1)], 1), ([(True, None, "")], [(1,)], 0), ([(True, None, "b")], [()], 1),
+    ([(False, 3, "+")], [(70,)], 1), ([(True, -128, "")], [(70, 1)], 1),
     # Three that share x, as query, key and value; one that is left for another reason keeps x's numbers alive.
     ([(False, 0, "+"), (True, None, ""), (False, None, "b")], [(70,), (70, 1), ()], 3),
-    ([(False, None, "+"), (False, 3, ""), (True, 0, "")], [(70,), (70,), (70, 1)], 2),
+    ([(False, None, "+"), (False, 3, ""), (True, 0, "")], [(70,), (33, 1), (70, 1)], 2),
     ([(False, None, "")], [(33, 1)], 0), ([(True, None, "+")], [(70,)], 0),  # along K
 ])  # fmt: skip
 def test_layers_of_one_dequantised_tensor_are_swapped(of, zero, by_rows, layers, shapes, swapped):
