@@ -5,8 +5,8 @@ import numpy as np
 import opgraft
 import pytest
 from attention_spellings import PRODUCTS, ROOT, ROUNDINGS, B, D, H, S, T, left, normal, reference, turned
-from compare import close
-from opgraft import Tensor, nn, ops, rewrite
+from compare import Net, close
+from opgraft import Tensor, ops, rewrite
 
 TURNED = {
     "times": lambda q, k: ops.bmm(q, k) * ROOT**-1,
@@ -22,15 +22,6 @@ def shapes(heads=H, kv=H):
 
 def inputs(*sizes):
     return [normal(*s, seed=i) for i, s in enumerate(sizes)]
-
-
-class Net(nn.Cell):
-    def __init__(self, write):
-        super().__init__()
-        self.write = write
-
-    def construct(self, *x):
-        return self.write(*x)
 
 
 def grafted(write, x, tmp_path, others=()):
