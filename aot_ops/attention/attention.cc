@@ -93,31 +93,41 @@ bool packed_layout(const Arguments &c) {
   return l != "BHSD";
 }
 
-// k's shape with the sequence before the rows' elements, however it lies.
-Shape keys_shape(const Arguments &c) {
-  const auto k = c.input(1).shape();
-  Shape s(k.begin(), k.end());
-  if (s.size() > 1 && c.attr_bool("k_transposed", false)) std::swap(s[s.size() - 2], s.back());
-  return s;
-}
+// k's shape with the sequence before the rows' elements, however it lies; of more dimensions than it may have, as it
+// is. Nothing is allocated: it is asked for at every call.
+class KeysShape {
+ public:
+  explicit KeysShape(const Arguments &c) : dims_(c.input(1).shape()) {
+    const size_t rank = dims_.size();
+    if (rank < 2 || rank > 4 || !c.attr_bool("k_transposed", false)) return;
+    std::copy(dims_.begin(), dims_.end(), turned_);
+    std::swap(turned_[rank - 2], turned_[rank - 1]);
+    dims_ = {turned_, rank};
+  }
+  KeysShape(const KeysShape &) = delete;
+  std::span<const int64_t> operator*() const { return dims_; }
+
+ private:
+  int64_t turned_[4];
+  std::span<const int64_t> dims_;
+};
 
 // q, k and v, under these names; the output's shape; -> the number of query heads.
 int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
   c.check_dtype(0, "q", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   const int rank = packed ? 3 : 4;
+  const KeysShape keys(c);
   auto q = c.input(0).shape();
   for (int i = 0; i < 3; ++i) {
     c.check_same_dtype(i, names[i], 0, "q");
-    const Shape keys = keys_shape(c);
-    const std::span<const int64_t> s = i == 1 ? keys : c.input(i).shape();
+    const auto s = i == 1 ? *keys : c.input(i).shape();
     c.check(int(s.size()) == rank,
             std::string(names[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
     c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])),
             std::string(names[i]) + ".shape must agree with q.shape " + to_string(q) +
                 " in all but the heads and the sequence, got " + to_string(s));
   }
-  const Shape k = keys_shape(c);
-  const auto v = c.input(2).shape();
+  const auto k = *keys, v = c.input(2).shape();
   bool same = true;  // but for the last dimension
   for (size_t a = 0; a + 1 < v.size(); ++a) same = same && may_equal(v[a], k[a]);
   c.check(same, std::string(names[2]) + ".shape must agree with " + names[1] + ".shape " + to_string(k) +
@@ -169,7 +179,7 @@ void Infer(InferContext &c) {
   const bool packed = packed_layout(c);
   const int64_t heads = check_heads(c, kNames, packed);
   const auto q = c.input(0).shape();
-  const int64_t full[] = {q[0], heads, q[q.size() - 2], keys_shape(c).end()[-2]};
+  const int64_t full[] = {q[0], heads, q[q.size() - 2], (*KeysShape(c)).end()[-2]};
   if (c.inputs() > kMask) check_mask(c, kMask, "mask", full);
   if (c.inputs() > kMask2) {
     check_mask(c, kMask2, "mask2", full);
@@ -211,8 +221,8 @@ Mask mask_of(const Arguments &c, int i, int64_t batches, int64_t heads) {
 Attention attention(const Arguments &c, bool cached) {
   const bool packed = !cached && packed_layout(c);
   Attention g{};
-  const auto q = c.input(0).shape(), v = c.input(2).shape();
-  const Shape k = keys_shape(c);
+  const KeysShape keys(c);
+  const auto q = c.input(0).shape(), k = *keys, v = c.input(2).shape();
   g.batches = q[0];
   g.heads = packed ? c.attr_int("heads", 0) : q[1];
   g.queries = c.input(0).dim(-2);
