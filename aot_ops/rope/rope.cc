@@ -63,19 +63,20 @@ Rotation rotation(const Arguments &c, int i, int64_t dim, bool back = false) {
   return r;
 }
 
-// x's rows, as the tables repeat over them.
+// x's rows, as the tables repeat over them. Nothing is allocated: a decode step asks at every call.
 Sheet sheet(std::span<const int64_t> x, std::span<const int64_t> table) {
   struct Dim {
     int64_t n, step, table;
   };
-  std::vector<Dim> dims;  // from the innermost, rows that walk alike joined
+  Dim dims[OPGRAFT_MAX_RANK];  // from the innermost, rows that walk alike joined
+  size_t count = 0;
   int64_t step = x.back(), at = table.back();
   for (size_t k = 1; k < x.size(); ++k) {
     const int64_t n = x[x.size() - 1 - k], rows = k < table.size() ? table[table.size() - 1 - k] : 1;
     const Dim d{n, step, rows == 1 ? 0 : at};
     if (n != 1) {
-      if (!dims.empty() && d.table == dims.back().table * dims.back().n) dims.back().n *= n;
-      else dims.push_back(d);
+      if (count && d.table == dims[count - 1].table * dims[count - 1].n) dims[count - 1].n *= n;
+      else dims[count++] = d;
     }
     step *= n, at *= rows;
   }
@@ -83,12 +84,12 @@ Sheet sheet(std::span<const int64_t> x, std::span<const int64_t> table) {
   size_t used = 0;
   auto heads = [&](const Dim &d) { s.heads = d.n, s.head_step = d.step, ++used; };
   auto rows = [&](const Dim &d) { s.rows = d.n, s.row_step = d.step, s.row_table = d.table, ++used; };
-  if (!dims.empty()) dims[0].table ? rows(dims[0]) : heads(dims[0]);
-  if (dims.size() > 1) {
+  if (count) dims[0].table ? rows(dims[0]) : heads(dims[0]);
+  if (count > 1) {
     if (s.rows == 1 && dims[1].table) rows(dims[1]);
     else if (s.heads == 1 && !dims[1].table) heads(dims[1]);
   }
-  for (size_t k = dims.size(); k-- > used;) s.outer.add(dims[k].n, dims[k].step, dims[k].table);
+  for (size_t k = count; k-- > used;) s.outer.add(dims[k].n, dims[k].step, dims[k].table);
   return s;
 }
 
