@@ -1,6 +1,7 @@
 // Conditions on what nodes that move values make of them: asked of the operators themselves, with numbered elements.
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "infer/passes/pattern.h"
 #include "infer/session.h"
@@ -20,7 +21,7 @@ class Arranged {
   int64_t number(int64_t dim) const { return is_symbol(dim) ? g_.symbols.evaluate(dim, sizes_) : dim; }
 
   // Elements of `from`, numbered, as they arrive at `v`; an empty tensor where that cannot be told.
-  Tensor follow(ValueId v, ValueId from, int depth = 0) const {
+  Tensor follow(ValueId v, ValueId from, int depth = 0) {
     const Value &x = g_.value(v);
     if (v == from) {
       Shape dims;
@@ -32,31 +33,31 @@ class Arranged {
       for (int64_t i = 0; i < n; ++i) t.data<int32_t>()[i] = int32_t(i);
       return t;
     }
+    if (auto it = met_.find(v); it != met_.end()) return it->second;
     if (x.kind != Value::kResult || depth > 16) return {};
     const Node &n = g_.node(x.producer);
     if (!n.impl->manifest.moves_values || n.inputs.empty()) return {};
-    std::vector<Tensor> in{follow(n.inputs[0], from, depth + 1)};
-    if (!in[0]) return {};
-    for (size_t i = 1; i < n.inputs.size(); ++i) {
-      const Value &more = g_.value(n.inputs[i]);
-      if (more.kind == Value::kConstant) {
-        in.push_back(more.constant);
-      } else if (n.inputs[i] == n.inputs[0]) {
-        in.push_back(in[0]);
-      } else if (more.known) {
-        Tensor t(OPGRAFT_INT64, more.type.dims);
-        for (size_t k = 0; k < more.known->size(); ++k) t.data<int64_t>()[k] = number((*more.known)[k]);
+    std::vector<Tensor> in;
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
+      const Value &input = g_.value(n.inputs[i]);
+      if (i > 0 && input.kind == Value::kConstant) {
+        in.push_back(input.constant);
+      } else if (i > 0 && input.known) {
+        Tensor t(OPGRAFT_INT64, input.type.dims);
+        for (size_t k = 0; k < input.known->size(); ++k) t.data<int64_t>()[k] = number((*input.known)[k]);
         in.push_back(t);
       } else {
-        return {};
+        in.push_back(follow(n.inputs[i], from, depth + 1));
+        if (!in.back()) return {};
       }
     }
-    return run_op(n.impl, in, n.attrs)[size_t(x.index)];
+    return met_[v] = run_op(n.impl, in, n.attrs)[size_t(x.index)];
   }
 
  private:
   const Graph &g_;
   std::vector<int64_t> sizes_;
+  std::map<ValueId, Tensor> met_;  // what several take is followed once
 };
 
 bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
@@ -74,7 +75,7 @@ bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &
   using Kind = Pattern::Setting;
   const bool ends = s.kind == Kind::kFirst || s.kind == Kind::kLast, repeats = s.kind == Kind::kRepeats;
   if (ends ? part > whole : repeats ? part % whole != 0 : part * s.count != whole) return false;
-  const Arranged numbers(g);
+  Arranged numbers(g);
   const Tensor got = numbers.follow(of, from);
   if (!got) return false;
   int64_t outer = 1, inner = 1;

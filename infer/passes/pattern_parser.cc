@@ -274,8 +274,7 @@ class Parser {
     symbol('(');
     s.name = word();
     const bool least = kind == Pattern::Setting::kRows || kind == Pattern::Setting::kColumns;
-    if (!least && kind != Pattern::Setting::kOpen && kind != Pattern::Setting::kCausal &&
-        kind != Pattern::Setting::kShared && kind != Pattern::Setting::kRow) {
+    if (s.arranged()) {
       symbol(',');
       s.other = word();
       symbol(',');

@@ -1,0 +1,157 @@
+#include "infer/passes/pattern.h"
+
+#include <gtest/gtest.h>
+
+#include "engine_test_util.h"
+#include "infer/passes/passes.h"
+
+namespace opgraft {
+namespace {
+using namespace test;
+using namespace passes;
+
+TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty()); }
+
+// Names that nothing takes up would match anything and be dropped; the message tells what they can be.
+TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
+  Manifest op;
+  op.name = "Norm", op.version = "1.0.0";
+  op.inputs = {{"x", "T"}, {"gamma", "T"}, {"bias", "B", true}, {"residual", "T", true}};
+  op.attrs = {{"epsilon", OPGRAFT_ATTR_FLOAT, std::nullopt}, {"mode", OPGRAFT_ATTR_STRING, std::nullopt}};
+  auto cause = [&](const std::string &program, bool strict) -> std::string {
+    try {
+      op_pattern(program, op, find_in(ops()), strict);
+      return "";
+    } catch (const Error &e) {
+      return e.what();
+    }
+  };
+  for (const char *right :
+       {"Mul(x, Rsqrt(Add(gamma, epsilon)))", "Mul(Mul(x, _), gamma)", "m = Neg(x)\nMul(m, Add(m, gamma))",
+        "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast", "Mul(Mul(x, a), Mul(gamma, epsilon)) -> epsilon=a*epsilon",
+        "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2", "GeLU(Mul(x, gamma), approximate=tanh)",
+        "Softmax(Mul(x, gamma), axis=a) -> epsilon=a", "Add(Mul(x, gamma), bias)",
+        "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
+        "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
+        "last(x, gamma, 0), causal(gamma)",
+        "m = Neg(x)\nMul(m, gamma) -> shared(m)",
+        "m = Neg(x)\nMul(m, gamma) -> rows(m)>=8, columns(x) >= 32, open(gamma)",
+        "Mul(x, Mul(gamma, c)) -> columns(x)=c, columns( gamma ) = 1/c",
+        "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, shape(x)=shape(gamma)"})
+    EXPECT_EQ(cause(right, true), "") << right;
+  const std::tuple<const char *, const char *, bool> wrong[] = {
+      {"Mul(x, Rsqrt(Add(gamma, eps)))",
+       "eps must be an input of the op (x, gamma, bias, residual), an attribute "
+       "of the op (epsilon, mode), a label",
+       false},
+      {"Mul(m, Add(x, gamma))\n", "m must be an input", false},
+      {"Neg(x)", "input gamma must be bound", false},
+      {"Add(Mul(x, gamma), residual)", "input bias must be bound, as residual after it is", false},
+      {"m = Neg(x)\nMul(x, gamma)", "m must be computed on the way", false},
+      {"Mul(x, gamma), Neg(bias)", "Neg must be computed on the way to the first result, or share an input", false},
+      {"Mul(x, gamma), x", "results must be calls", false},
+      {"MatMul(x, gamma, transpose_b=tranpose)", "MatMul(transpose_b=) must be a value", false},
+      {"Mul(x, gamma) -> eps=1", "-> eps= must be one of the op's attributes (epsilon, mode)", false},
+      {"Mul(x, gamma) -> epsilon=1/c", "-> epsilon=: c must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> epsilon=c*z", "-> epsilon=: c must be a value", false},
+      {"Mul(x, gamma) -> rank(z)=2", "-> rank(z): z must be a value", false},
+      {"Mul(x, gamma) -> dtype(z)=int8", "-> dtype(z): z must be a value", false},
+      {"Mul(x, gamma) -> shape(x)=shape(z)", "-> shape(x)=shape(z): x must be a value", false},
+      {"Mul(x, gamma) -> density(z)<0.1", "-> density(z): z must be a value", false},
+      {"Mul(x, gamma) -> part(z, x, -1)=0/2", "-> part(z, x, -1)=0/2: z must be a value", false},
+      {"Mul(x, gamma) -> shared(x)", "-> shared(x): x must be a label", false},
+      {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
+      {"Mul(x, gamma) -> rows(z)>=8", "-> rows(z)>=8: z must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> columns(z)=1/c", "-> columns(z)=1/c: z must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> columns(x)=c, columns(x)=z", "must be a value", false},
+      {"Mul(x, gamma) -> columns(x)=8", "a name", false},
+      {"Mul(x, gamma) -> open(z)", "-> open(z): z must be a value", false},
+      {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
+      {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},
+      {"Mul(x, Neg(gamma, axis=1))", "Neg(axis=) must be one of its attributes (none)", true},
+  };
+  for (const char *dtype : {"T", "float32"}) {  // of a tensor without elements, that stands for it
+    Manifest known = op;
+    known.inputs[2].dtype = dtype;
+    EXPECT_NO_THROW(op_pattern("Add(Mul(x, gamma), residual)", known, find_in(ops()), true)) << dtype;
+  }
+  for (auto &[program, what, strict] : wrong) {
+    std::string got = cause(program, true);
+    EXPECT_TRUE(got.starts_with("Norm@1.0.0: pattern " + quoted(program) + ": ")) << got;
+    EXPECT_NE(got.find(what), got.npos) << got;
+    EXPECT_EQ(cause(program, false).empty(), strict) << program;
+  }
+}
+
+TEST(Pattern, WhatStandsInBracesIsEachOfItsAlternatives) {
+  using Spellings = std::vector<std::string>;
+  EXPECT_EQ(spellings("Mul(x, y)", "test"), (Spellings{"Mul(x, y)"}));
+  EXPECT_EQ(spellings("{Add|Sub}(x, {y|Neg({y|z})|})", "test"),
+            (Spellings{"Add(x, y)", "Add(x, Neg(y))", "Add(x, Neg(z))", "Add(x, )", "Sub(x, y)", "Sub(x, Neg(y))",
+                       "Sub(x, Neg(z))", "Sub(x, )"}));
+  EXPECT_EQ(spellings("{a = Neg(x)\n|}Mul(x, p=\"{|}\")", "test"),
+            (Spellings{"a = Neg(x)\nMul(x, p=\"{|}\")", "Mul(x, p=\"{|}\")"}));
+  // An alternative's own settings come behind those of all.
+  EXPECT_EQ(spellings("Neg({Mul(x, s)|Div(x, s) -> s=1/s, t={1|2} }) -> rank(x)=2", "test"),
+            (Spellings{"Neg(Mul(x, s)) -> rank(x)=2", "Neg(Div(x, s)) -> rank(x)=2, s=1/s, t=1",
+                       "Neg(Div(x, s)) -> rank(x)=2, s=1/s, t=2"}));
+  EXPECT_EQ(spellings("Neg({x|y -> a=-1})\n", "test"), (Spellings{"Neg(x)", "Neg(y) -> a=-1"}));
+}
+
+TEST(Pattern, BracesThatDoNotMatchOrSayTooMuchAreRefused) {
+  std::string many;
+  for (int i = 0; i < 11; ++i) many += "{a|b}";  // 2048
+  const std::pair<std::string, const char *> wrong[] = {
+      {"Mul({x|y)", "'}' to close '{'"}, {"Mul(x|y)", "'|' within '{' and '}'"},
+      {"Mul(x}, y)", "'{' before '}'"},  {"Mul(x, p=\"{)", "a closing quote"},
+      {many, "at most 1024 spellings"},  {std::string(65, '{'), "at most 64 braces"}};
+  for (auto &[program, what] : wrong) try {
+      spellings(program, "Norm@1.0.0");
+      ADD_FAILURE() << program;
+    } catch (const Error &e) {
+      EXPECT_EQ(std::string(e.what()), "Norm@1.0.0: pattern " + quoted(program) + ": expected " + what);
+    }
+}
+
+TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
+  for (const char *text : {"",
+                           "Mul(",
+                           "Mul(x,",
+                           "x",
+                           "a = ",
+                           "Mul(x, y) ->",
+                           "Mul(x y)",
+                           "Mul(x, p=[1, )",
+                           "Mul(x, p=\"a)",
+                           "Mul(x) -> rank(x)",
+                           "Mul(x) -> rank()=2",
+                           "Mul(x) -> rank(x)=a",
+                           "Mul(x) -> part(x, x, 1)",
+                           "Mul(x) -> every(x, x, 1)=2/2",
+                           "Mul(x) -> repeats(x, 1)",
+                           "Mul(x) -> first(x, 1)",
+                           "Mul(x) -> last(x, x)",
+                           "Mul(x) -> causal()",
+                           "Mul(x) -> row()",
+                           "Mul(x) -> row(x)=1",
+                           "Mul(x, y*)",
+                           "Mul(x*, y)",
+                           "Mul(x**)",
+                           "m = Neg(x)\nMul(m, x) -> shared()",
+                           "m = Neg(x)\nMul(m, x) -> shared(m, x)",
+                           "Mul(x) -> density(x)=0.1",
+                           "Mul(x) -> density()<0.1",
+                           "Mul(x) -> density(x)<0",
+                           "Mul(x) -> dtype(x)=int7",
+                           "Mul(x) -> dtype(x)<int8",
+                           "Mul(x) -> shape(x)=y",
+                           "Mul(x) -> shape(x)=shape()",
+                           "Mul(x) -> density(x)<1.5",
+                           "Mul(x) -> density(x)<a",
+                           "Mul(Neg(x)[-1], x)",
+                           "Mul(Neg(x)[1, x)"})
+    EXPECT_THROW(parse_pattern(text, "test"), Error) << text;
+}
+
+}  // namespace
+}  // namespace opgraft
