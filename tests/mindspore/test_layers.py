@@ -49,12 +49,17 @@ class Layer(nn.Cell):
         self.dense = nn.Dense(40, 30, weight_init=Tensor(W), bias_init=Tensor(BIAS))
         self.weight, self.bias = Parameter(W, name="w"), Parameter(BIAS, name="b")
         self.turned = Parameter(W.T.copy(), name="t")
+        self.row = Parameter(BIAS[None], name="r")
 
     def product(self, x):
         if self.by == "nn.Dense":
             return self.dense(x)
         if self.by == "matmul":
             return ops.matmul(x, self.turned) + self.bias
+        if self.by == "ones before the bias":
+            return ops.matmul(x, self.turned) + self.row
+        if self.by == "bias behind the rows":
+            return ops.matmul(x.reshape(-1, 40), self.turned).reshape(*x.shape[:-1], 30) + self.row
         return mint.nn.functional.linear(x, self.weight, self.bias)
 
     def construct(self, x, r=None):
@@ -64,7 +69,7 @@ class Layer(nn.Cell):
 
 @pytest.mark.parametrize("residual", [False, True], ids=["", "residual"])
 @pytest.mark.parametrize("act", ACTIVATIONS)
-@pytest.mark.parametrize("by", ["nn.Dense", "matmul", "linear"])
+@pytest.mark.parametrize("by", ["nn.Dense", "matmul", "linear", "ones before the bias", "bias behind the rows"])
 @pytest.mark.parametrize("lead", [(5,), (2, 5)], ids=len)
 def test_of_an_exported_model(lead, by, act, residual, tmp_path):
     ms.set_context(mode=ms.GRAPH_MODE)
@@ -87,6 +92,7 @@ class Unbiased(nn.Cell):
         self.by, self.act = by, act
         self.dense = nn.Dense(40, 30, weight_init=Tensor(W), has_bias=False)
         self.turned = Parameter(W.T.copy(), name="t")
+        self.row = Parameter(BIAS[None], name="r")
 
     def construct(self, x):
         return self.act(self.dense(x) if self.by == "nn.Dense" else ops.matmul(x, self.turned))
