@@ -16,64 +16,9 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/gemm-inl.h"
 #include "direct-inl.h"
+#include "packed-inl.h"
 // clang-format on
-
-HWY_BEFORE_NAMESPACE();
-namespace opgraft::HWY_NAMESPACE {
-
-// Units [begin, end) of (batch, head of keys, block of its queries).
-template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  HWY_ALIGN float q[kQueries * kMostDim], scores[kQueries * kKeys], sums[kQueries * kMostDim];
-  const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
-  const int64_t width = (g.value_dim + kPanel - 1) / kPanel * kPanel;
-  for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t row0 = unit % blocks * kQueries, head = unit / blocks % g.kv_heads;
-    const int64_t batch = unit / blocks / g.kv_heads, length = g.length(batch);
-    const int64_t rows = g.rows() - row0 < kQueries ? g.rows() - row0 : kQueries;
-    const float *keys = g.packed_k + (batch * g.kv_heads + head) * g.k_floats;
-    const float *values = g.packed_v + (batch * g.kv_heads + head) * g.v_floats;
-    float m[kQueries], l[kQueries];
-    int64_t last = 0;  // the keys that any of the rows sees
-    for (int64_t r = 0; r < rows; ++r) {
-      Gather(static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r), 0, 1, 1, g.dim, q + r * g.dim, g.dim);
-      m[r] = -HUGE_VALF, l[r] = 0.0f;
-      last = std::max(last, g.seen(length, row0 + r));
-    }
-    for (int64_t t = 0; t < last; t += kKeys) {
-      const int64_t n = last - t < kKeys ? last - t : kKeys;
-      for (int64_t column = 0; column < n; column += kPanel)
-        for (int64_t r = 0, tile; r < rows; r += tile) {
-          tile = TileSize(rows, r);
-          MicroRows(tile, q + r * g.dim, g.dim, keys + (t + column) * g.dim, g.dim, scores + r * kKeys + column, kKeys,
-                    false);
-        }
-      for (int64_t r = 0; r < rows; ++r) {
-        const auto at = g.mask_row(batch, head, row0 + r, t);
-        const int64_t seen = std::clamp<int64_t>(g.seen(length, row0 + r) - t, 0, n);
-        const auto before = hn::Set(d, SoftmaxRow<T>(scores + r * kKeys, n, seen, g, at, m + r, l + r));
-        for (int64_t i = 0; t > 0 && i < width; i += lanes)
-          hn::StoreU(hn::Mul(hn::LoadU(d, sums + r * width + i), before), d, sums + r * width + i);
-      }
-      for (int64_t column = 0; column < width; column += kPanel)
-        for (int64_t r = 0, tile; r < rows; r += tile) {
-          tile = TileSize(rows, r);
-          MicroRows(tile, scores + r * kKeys, kKeys, values + column * length + t * kPanel, n,
-                    sums + r * width + column, width, t > 0);
-        }
-    }
-    for (int64_t r = 0; r < rows; ++r) {
-      T *out = static_cast<T *>(g.out) + g.result_at(batch, head, row0 + r);
-      Finish(sums + r * width, l[r], g.seen(length, row0 + r) > 0, out, g.value_dim);
-    }
-  }
-}
-
-}  // namespace opgraft::HWY_NAMESPACE
-HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
 #include "aot_ops/common/gemm-host.h"
@@ -307,16 +252,15 @@ template <bool kCached> void Kernel(Context &c) {
                           [&](int64_t b, int64_t e) { join(g, b, e); });
   }
   float *k = scratch, *v = k + heads * g.k_floats;
-  g.packed_k = k, g.packed_v = v;
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
-  const auto pack = [&](int64_t head) {
+  const auto pack = [&](int64_t head, int64_t place) {
     const auto from = [&](const void *all, const Attention::Strides &at) {
       return static_cast<const char *>(all) + (head / g.kv_heads * at.batch + head % g.kv_heads * at.head) * element;
     };
     const int64_t n = g.length(head / g.kv_heads);
-    f.pack({from(g.k, g.k_at), g.k_step, g.k_at.row}, g.dim, n, 0, panel_count(n), k + head * g.k_floats);
-    f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), v + head * g.v_floats);
+    f.pack({from(g.k, g.k_at), g.k_step, g.k_at.row}, g.dim, n, 0, panel_count(n), k + place * g.k_floats);
+    f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), v + place * g.v_floats);
   };
   const auto attend = Attend_simd(t);
   const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
@@ -326,13 +270,21 @@ template <bool kCached> void Kernel(Context &c) {
   if (heads >= 4 * c.threads() || short_ones) {
     // Each is packed by the thread that uses it: else the lines of short ones go to and fro between the cores.
     const int64_t grain = std::max<int64_t>(1, 200000 / (blocks * work));
-    return c.parallel_for(heads, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t head = begin; head < end; ++head) pack(head), attend(g, head * blocks, (head + 1) * blocks);
+    return c.parallel_for(heads, grain, [&](int64_t begin, int64_t end, int worker) {
+      Attention own = g;
+      own.packed_k = k + worker * g.k_floats, own.packed_v = v + worker * g.v_floats;
+      for (int64_t head = begin; head < end; ++head) {
+        pack(head, worker);
+        own.next = head + 1 < end;
+        own.first_packed = head;
+        attend(own, head * blocks, (head + 1) * blocks);
+      }
     });
   }
   c.parallel_for(heads, std::max<int64_t>(1, 8192 / std::max<int64_t>(g.keys * g.dim, 1)), [&](int64_t b, int64_t e) {
-    for (int64_t head = b; head < e; ++head) pack(head);
+    for (int64_t head = b; head < e; ++head) pack(head, head);
   });
+  g.packed_k = k, g.packed_v = v;
   c.parallel_for(heads * blocks, std::max<int64_t>(1, 200000 / work), [&](int64_t b, int64_t e) { attend(g, b, e); });
 }
 
@@ -347,17 +299,18 @@ template <bool kCached> void Reference(Context &c) {
       const int64_t row = i % g.rows(), head = i / g.rows() % g.kv_heads, batch = i / g.rows() / g.kv_heads;
       const int64_t q = g.query_at(batch, head, row), k = batch * g.k_at.batch + head * g.k_at.head;
       const int64_t v = batch * g.v_at.batch + head * g.v_at.head, to = g.result_at(batch, head, row);
+      const auto row_at = g.mask_row(batch, head, row);
       w.assign(size_t(g.seen(g.length(batch), row)), 0.0);
       double most = -HUGE_VAL, sum = 0;
       for (size_t t = 0; t < w.size(); ++t) {
         for (int64_t d = 0; d < g.dim; ++d)
           w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d * g.k_step);
         w[t] *= double(g.scale);
-        const auto row_at = g.mask_row(batch, head, row, int64_t(t));
         for (int m = 0; m < g.mask_count; ++m) {
-          const void *mask = g.masks[m].data;
-          if (!g.masks[m].chosen) w[t] += double(g.masks[m].factor) * at(mask, row_at.at[m]);
-          else if ((static_cast<const uint8_t *>(mask)[row_at.at[m]] != 0) == g.hides) w[t] = double(g.fill);
+          const Mask &mask = g.masks[m];
+          const int64_t i = row_at.at[m] + int64_t(t) * mask.at[3];
+          if (!mask.chosen) w[t] += double(mask.factor) * at(mask.data, i);
+          else if ((static_cast<const uint8_t *>(mask.data)[i] != 0) == g.hides) w[t] = double(g.fill);
         }
         most = std::max(most, w[t]);
       }

@@ -47,6 +47,8 @@ struct Attention {
   bool causal, wide_lengths;
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;
+  int64_t first_packed;        // whose head of keys lies there, of all batches'
+  bool next;                   // another head is worked on when this one is done
   int64_t k_floats, v_floats;  // per head of keys
   // AttendDirect: heads are cut into chunks of rows, and their keys into splits. With several splits each leaves for
   // every row its sum of values, its maximum and its sum of weights here, for Join.
@@ -61,15 +63,15 @@ struct Attention {
   }
   int64_t query_at(int64_t batch, int64_t kv_head, int64_t row) const { return row_at(q_at, batch, kv_head, row); }
   int64_t result_at(int64_t batch, int64_t kv_head, int64_t row) const { return row_at(out_at, batch, kv_head, row); }
-  // The masks' elements of a row's key t.
+  // The masks' elements of a row's first key.
   struct MaskRow {
     int64_t at[kMostMasks];
   };
-  MaskRow mask_row(int64_t batch, int64_t kv_head, int64_t row, int64_t t) const {
+  MaskRow mask_row(int64_t batch, int64_t kv_head, int64_t row) const {
     MaskRow r{};
     for (int i = 0; i < mask_count; ++i) {
       const Mask &m = masks[i];
-      r.at[i] = batch % m.batches * m.at[0] + head_of(kv_head, row) * m.at[1] + row % queries * m.at[2] + t * m.at[3];
+      r.at[i] = batch % m.batches * m.at[0] + head_of(kv_head, row) * m.at[1] + row % queries * m.at[2];
     }
     return r;
   }

@@ -13,106 +13,14 @@
 #endif
 
 #include "opgraft/simd.h"
-#include "aot_ops/common/activations-inl.h"
-#include "aot_ops/common/map-inl.h"
+#include "weights-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// What masks do to a row's scores: nothing, an addition of one element to each, anything else.
-enum Masking { kUnmasked, kAdded, kOther };
-
-// v, `count` scores, with the mask from its element `at` on, or with that one for all: added, or chosen by bools.
-template <Masking kMask, class T, class D>
-HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, const Mask &m, int64_t at, size_t count) {
-  const bool each = kMask == kAdded || m.at[3] != 0, whole = count == hn::Lanes(d);
-  if (kMask == kAdded || !m.chosen) {
-    const T *mask = static_cast<const T *>(m.data) + at;
-    const auto factor = hn::Set(d, m.factor);
-    if (!each) return hn::MulAdd(factor, hn::Set(d, float(*mask)), v);
-    return hn::MulAdd(factor, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count), v);
-  }
-  const uint8_t *mask = static_cast<const uint8_t *>(m.data) + at;
-  const auto fill = hn::Set(d, g.fill);
-  if (!each) return (*mask != 0) == g.hides ? fill : v;
-  const hn::Rebind<uint8_t, D> bytes;
-  const hn::RebindToSigned<D> wide;
-  uint8_t rest[hn::MaxLanes(d)] = {};
-  if (!whole) mask = static_cast<const uint8_t *>(std::memcpy(rest, mask, count));
-  const auto off = hn::RebindMask(d, hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, mask)), hn::Zero(wide)));
-  return g.hides ? hn::IfThenElse(off, v, fill) : hn::IfThenElse(off, fill, v);
-}
-
-// s = the first `seen` of n scores, scaled and masked, the others -inf; `at` are the masks' elements of the first key.
-// Returns the largest.
-template <Masking kMask, class T>
-HWY_INLINE float MaskRow(float *s, int64_t n, int64_t seen, const Attention &g, const Attention::MaskRow &at) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
-  auto most = low;
-  for (int64_t i = 0; i < n; i += lanes) {
-    const size_t count = size_t(seen <= i ? 0 : seen - i < lanes ? seen - i : lanes);
-    auto v = hn::Mul(hn::LoadU(d, s + i), factor);
-    if (kMask == kAdded && count) v = Masked<kMask, T>(d, v, g, g.masks[0], at.at[0] + i, count);
-    for (int k = 0; kMask == kOther && count && k < g.mask_count; ++k)
-      v = Masked<kMask, T>(d, v, g, g.masks[k], at.at[k] + i * g.masks[k].at[3], count);
-    if (count != size_t(lanes)) v = hn::IfThenElse(hn::FirstN(d, count), v, low);
-    hn::StoreU(v, d, s + i);
-    most = hn::Max(most, v);
-  }
-  return hn::GetLane(hn::MaxOfLanes(d, most));
-}
-
-// Scores of the first `seen` of n keys become weights e^(s - m), those of the others 0; `m` and `l` are the row's
-// running maximum and sum; `at` are the masks' elements of the first key. Returns the factor for what was summed
-// before.
-template <class T> HWY_INLINE float SoftmaxRow(float *s, int64_t n, int64_t seen, const Attention &g,
-                                               const Attention::MaskRow &at, float *m, float *l) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const bool added = g.mask_count == 1 && !g.masks[0].chosen && g.masks[0].at[3] == 1;
-  const float tile = g.mask_count == 0 ? MaskRow<kUnmasked, T>(s, n, seen, g, at)
-                     : added           ? MaskRow<kAdded, T>(s, n, seen, g, at)
-                                       : MaskRow<kOther, T>(s, n, seen, g, at);
-  const float next = tile > *m ? tile : *m;
-  const float base = next == -HUGE_VALF ? 0.0f : next;  // all masked so far: weights of 0, not NaN
-  const auto shift = hn::Set(d, base);
-  auto sum = hn::Zero(d);
-  for (int64_t i = 0; i < n; i += lanes) {
-    const auto p = ExpBelow0(d, hn::Sub(hn::LoadU(d, s + i), shift));
-    hn::StoreU(p, d, s + i);
-    sum = hn::Add(sum, p);
-  }
-  const float before = *m == base ? 1.0f : *m == -HUGE_VALF ? 0.0f : std::exp(*m - base);
-  *l = *l * before + hn::GetLane(hn::SumOfLanes(d, sum));
-  *m = next;
-  return before;
-}
-
 // The vector at column i of a row of `dim` elements; what lies beyond its end counts as zero.
 template <class D, class T> HWY_INLINE hn::Vec<D> LoadColumn(D d, const T *row, int64_t i, int64_t dim) {
   return dim - i >= int64_t(hn::Lanes(d)) ? LoadF32(d, row + i) : LoadF32N(d, row + i, size_t(dim - i));
-}
-
-// The sum of v's blocks of 128 bits.
-template <class D> HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumOfBlocks(D d, hn::Vec<D> v) {
-  if constexpr (hn::MaxLanes(d) <= 4) {
-    return v;
-  } else {
-    const hn::Half<D> half;
-    return SumOfBlocks(half, hn::Add(hn::LowerHalf(half, v), hn::UpperHalf(half, v)));
-  }
-}
-
-// The sums of four vectors' lanes.
-template <class D> HWY_INLINE void StoreSums(D d, hn::Vec<D> a, hn::Vec<D> b, hn::Vec<D> c, hn::Vec<D> e, float *to) {
-  const hn::RepartitionToWide<D> w;
-  const auto ab = hn::Add(hn::InterleaveLower(d, a, b), hn::InterleaveUpper(d, a, b));  // a, b, a, b in every block
-  const auto ce = hn::Add(hn::InterleaveLower(d, c, e), hn::InterleaveUpper(d, c, e));
-  const auto lower = hn::BitCast(d, hn::InterleaveLower(w, hn::BitCast(w, ab), hn::BitCast(w, ce)));
-  const auto upper = hn::BitCast(d, hn::InterleaveUpper(w, hn::BitCast(w, ab), hn::BitCast(w, ce)));
-  hn::StoreU(SumOfBlocks(d, hn::Add(lower, upper)), hn::CappedTag<float, 4>(), to);
 }
 
 // s[r * kTile + t] = q row r times key t, of kR rows, which are padded with zeros to whole vectors and `width` apart,
@@ -242,13 +150,6 @@ template <int kMost, class T> HWY_INLINE void ScoreTile(const Attention &g, cons
   if (r < rows) ScoreRows<1, 8>(q + r * width, width, k, step, n, g.dim, scores + r * kTile);
 }
 
-// One row of the result from its sums; a row that saw no key is 0.
-template <class T> HWY_INLINE void Finish(const float *sums, float l, bool saw, T *out, int64_t dim) {
-  const hn::ScalableTag<float> d;
-  const auto scale = hn::Set(d, 1.0f / l);
-  Map([&](auto, auto x) HWY_ATTR { return saw ? hn::Mul(x, scale) : hn::Zero(d); }, out, dim, sums);
-}
-
 // Units [begin, end) of (batch, head of keys, chunk of rows, split of keys).
 template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
@@ -263,32 +164,28 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
     const int64_t length = g.length(batch);
     const T *keys = static_cast<const T *>(g.k) + batch * g.k_at.batch + head * g.k_at.head;
     const T *values = static_cast<const T *>(g.v) + batch * g.v_at.batch + head * g.v_at.head;
-    float m[kRows], l[kRows], before[kRows];
+    RowStates<kRows> state;
     for (int64_t r = 0; r < rows; ++r) {
       const T *row = static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r);
       for (int64_t i = 0; i < width; i += lanes) hn::StoreU(LoadColumn(d, row, i, g.dim), d, q + r * width + i);
       for (int64_t i = 0; i < value_width; i += lanes) hn::StoreU(hn::Zero(d), d, sums + r * value_width + i);
-      m[r] = -HUGE_VALF, l[r] = 0.0f;
+      state.begin(g, batch, head, row0, r);
     }
     const int64_t last = length * (split + 1) / g.splits;
     for (int64_t t = length * split / g.splits; t < last; t += kTile) {
       const int64_t n = last - t < kTile ? last - t : kTile;
       const T *k = keys + t * g.k_at.row, *v = values + t * g.v_at.row;
       ScoreTile<kMost>(g, q, width, k, n, rows, scores);
-      for (int64_t r = 0; r < rows; ++r) {
-        const auto at = g.mask_row(batch, head, row0 + r, t);
-        const int64_t seen = g.seen(length, row0 + r) - t;
-        before[r] = SoftmaxRow<T>(scores + r * kTile, n, seen < n ? seen : n, g, at, m + r, l + r);
-      }
-      WeighTile<kMost>(scores, kTile, v, g.v_at.row, n, g.value_dim, rows, before, sums, value_width);
+      SoftmaxTile<T>(g, scores, kTile, rows, t, n, state);
+      WeighTile<kMost>(scores, kTile, v, g.v_at.row, n, g.value_dim, rows, state.before, sums, value_width);
     }
     for (int64_t r = 0; r < rows; ++r) {
       if (g.splits == 1) {
-        Finish(sums + r * value_width, l[r], g.seen(length, row0 + r) > 0,
+        Finish(sums + r * value_width, state.l[r], state.seen[r] > 0,
                static_cast<T *>(g.out) + g.result_at(batch, head, row0 + r), g.value_dim);
       } else {
         float *to = g.partial + (unit * kRows + r) * g.partial_row();
-        to[0] = m[r], to[1] = l[r];
+        to[0] = state.m[r], to[1] = state.l[r];
         for (int64_t i = 0; i < g.value_dim; ++i) to[16 + i] = sums[r * value_width + i];
       }
     }
