@@ -67,6 +67,14 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   }
 }
 
+// The lines of C that rows [row, row + rows) of a panel go to: they come while the sums are made.
+template <class T> HWY_INLINE void FetchC(const GemmTile &g, int64_t row, int64_t rows, int64_t column, int64_t width) {
+  for (int64_t r = row; r < row + rows; ++r) {
+    const T *c = static_cast<const T *>(g.c) + r * g.ldc + column;
+    for (int64_t i = 0; i < width; i += int64_t(64 / sizeof(T))) __builtin_prefetch(c + i, 1);
+  }
+}
+
 // Rows [m0, m1) of panels [p0, p1), K in one piece; kBlockRows at most, here and below. What follows the sums is done
 // for all rows of a panel at once: after every tile it would stop the next one.
 template <class T, class B>
@@ -80,6 +88,7 @@ HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m
     for (int64_t row = m0; row < m1;) {
       const int64_t rows = TileSize(m1, row);
       const Ahead ahead = AheadOf(b, b + g.k * kPanel, g.k, m1 - m0, row - m0, rows);
+      FetchC<T>(g, row, rows, column, width);
       float *sums = plain ? static_cast<float *>(g.c) + row * g.ldc + column : acc + (row - m0) * kPanel;
       MicroRowsOf(rows, g.a + row * g.lda, g.lda, b, g.k, bias, 0, sums, plain ? g.ldc : kPanel, ahead);
       row += rows;
@@ -110,6 +119,7 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
         const float *a = g.a + row * g.lda + k0;
         float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
         const Ahead ahead = AheadOf(b, next, k, m1 - m0, row - m0, rows);
+        if (last) FetchC<T>(g, row, rows, column, width);
         MicroRowsOf(rows, a, g.lda, b, k, first ? bias : sums, first ? 0 : kPanel,
                     direct ? static_cast<float *>(g.c) + row * g.ldc + column : sums, direct ? g.ldc : kPanel, ahead);
         row += rows;
