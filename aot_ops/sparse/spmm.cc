@@ -185,7 +185,7 @@ template <class I> void multiply(Context &c, const Product &p, const CsrView<I> 
   const int64_t element = int64_t(dtype_size(p.dtype)), threads = c.threads();
   const int64_t width = (p.columns + 15) / 16 * 16;
   const Rows d(c, p.dtype, p.d, p.inner, p.columns);
-  const std::unique_ptr<float[]> sums(new float[size_t(threads * width)]);
+  const Scratch<float> sums(c, size_t(threads * width));  // by lines: a row's vectors begin them
   const auto row = DirectRow_simd(p.dtype);
   const auto store = StoreRow_simd(p.dtype);
   // Chunks of rows of about the same work, 16 µs at least: an entry costs its row of D, a row its result.
