@@ -9,6 +9,7 @@
 #include <span>
 #include <vector>
 
+#include "aot_ops/common/scratch.h"
 #include "attention.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -233,15 +234,12 @@ template <bool kCached> void Kernel(Context &c) {
            "the head dimension must be at most 512, got " + std::to_string(std::max(g.dim, g.value_dim)));
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
-  const size_t floats = workspace_floats(g);
-  std::vector<float> own;  // only where the plan did not know the shapes
-  float *scratch = static_cast<float *>(c.workspace());
-  if (c.workspace_bytes() < 4 * floats) own.resize(floats), scratch = own.data();
+  const Scratch<float> scratch(c, workspace_floats(g));
   if (g.direct()) {
     int64_t longest = 0;  // what a cache has room for says little of what it holds
     for (int64_t b = 0; b < g.batches; ++b) longest = std::max(longest, g.length(b));
     g.splits = splits(g, longest);
-    g.partial = scratch;
+    g.partial = scratch.get();
     const auto attend = AttendDirect_simd(t);
     const int64_t work = 2 * (longest / g.splits) * (g.dim + g.value_dim) * std::min(g.rows(), kRows);
     c.parallel_for(heads * g.chunks * g.splits, std::max<int64_t>(1, 100000 / std::max<int64_t>(work, 1)),
@@ -251,7 +249,7 @@ template <bool kCached> void Kernel(Context &c) {
     return c.parallel_for(heads * g.rows(), std::max<int64_t>(1, 100000 / (g.splits * g.value_dim)),
                           [&](int64_t b, int64_t e) { join(g, b, e); });
   }
-  float *k = scratch, *v = k + heads * g.k_floats;
+  float *k = scratch.get(), *v = k + heads * g.k_floats;
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
   const auto pack = [&](int64_t head, int64_t place) {
