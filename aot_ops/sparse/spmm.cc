@@ -84,15 +84,13 @@ void multiply(Context &c, const Product &p, const Packed &s) {
   float *tiles = scratch.get(), *sums = tiles + l.tiles();
   const auto tile = Tile_simd(p.dtype);
   std::atomic<bool> finite{true};
-  c.parallel_for(l.strips.count * l.blocks, std::max<int64_t>(1, 32768 / (l.block * l.strips.width)),
-                 [&](int64_t from, int64_t to) {
-                   for (int64_t i = from; i < to; ++i) {
-                     const int64_t strip = i / l.blocks, b = i % l.blocks;
-                     if (!tile(p.d, b * l.block, std::min((b + 1) * l.block, p.inner), l.strips.begin(strip),
-                               l.strips.end(strip), l.block, l.strips.width_of(strip), tiles + l.tile(strip, b)))
-                       finite.store(false, std::memory_order_relaxed);
-                   }
-                 });
+  partition::run_shares(c, l.strips.count * l.blocks, std::max<int64_t>(1, 32768 / (l.block * l.strips.width)),
+                        [&](int64_t i, int) {
+                          const int64_t strip = i / l.blocks, b = i % l.blocks;
+                          if (!tile(p.d, b * l.block, std::min((b + 1) * l.block, p.inner), l.strips.begin(strip),
+                                    l.strips.end(strip), l.block, l.strips.width_of(strip), tiles + l.tile(strip, b)))
+                            finite.store(false, std::memory_order_relaxed);
+                        });
   const int64_t at_once = std::min(std::max<int64_t>(vectors / strip_vectors, 1), l.strips.count);
   const int64_t parts = (l.strips.count + at_once - 1) / at_once, units = s.tasks * parts;
   const double steps = double(s.nonzeros) / kGroupRows / double(s.tasks) * double(at_once);
@@ -106,33 +104,30 @@ void multiply(Context &c, const Product &p, const Packed &s) {
     return static_cast<char *>(const_cast<void *>(p.y.data)) +
            (row * p.y.row_stride + column * p.y.column_stride) * element;
   };
-  c.parallel_for(units, std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
-                 [&](int64_t from, int64_t to, int worker) {
-                   for (int64_t u = from; u < to; ++u) {
-                     const int64_t t = u / parts, first = u % parts * at_once,
-                                   last = std::min(first + at_once, l.strips.count);
-                     const int32_t *rows = task_rows + task_begin[t], *rows_end = task_rows + task_begin[t + 1];
-                     for (int64_t strip = first; strip < last; ++strip)
-                       for (const int32_t *r = rows; r < rows_end; ++r)
-                         std::memset(sums + l.sums(strip) + *r * l.strips.width_of(strip), 0,
-                                     size_t(l.strips.width_of(strip)) * 4);
-                     for (int64_t b = 0; b < l.blocks; ++b) {
-                       const int64_t g = group_begin[t * l.blocks + b], count = group_begin[t * l.blocks + b + 1] - g;
-                       for (int64_t strip = first; strip < last; ++strip) {
-                         const int64_t width = l.strips.width_of(strip);
-                         float *y = sums + l.sums(strip);
-                         groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), width, y, width,
-                                y + (p.rows + worker) * width, finite.load(std::memory_order_relaxed));
-                       }
-                     }
-                     for (int64_t strip = first; strip < last && p.y.column_stride == 1; ++strip) {
-                       const int64_t begin = l.strips.begin(strip);
-                       for (const int32_t *r = rows; r < rows_end; ++r)
-                         store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin,
-                               to_y(*r, begin), 1);
-                     }
-                   }
-                 });
+  partition::run_shares(
+      c, units, std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
+      [&](int64_t u, int worker) {
+        const int64_t t = u / parts, first = u % parts * at_once, last = std::min(first + at_once, l.strips.count);
+        const int32_t *rows = task_rows + task_begin[t], *rows_end = task_rows + task_begin[t + 1];
+        for (int64_t strip = first; strip < last; ++strip)
+          for (const int32_t *r = rows; r < rows_end; ++r)
+            std::memset(sums + l.sums(strip) + *r * l.strips.width_of(strip), 0, size_t(l.strips.width_of(strip)) * 4);
+        for (int64_t b = 0; b < l.blocks; ++b) {
+          const int64_t g = group_begin[t * l.blocks + b], count = group_begin[t * l.blocks + b + 1] - g;
+          for (int64_t strip = first; strip < last; ++strip) {
+            const int64_t width = l.strips.width_of(strip);
+            float *y = sums + l.sums(strip);
+            groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), width, y, width,
+                   y + (p.rows + worker) * width, finite.load(std::memory_order_relaxed));
+          }
+        }
+        for (int64_t strip = first; strip < last && p.y.column_stride == 1; ++strip) {
+          const int64_t begin = l.strips.begin(strip);
+          for (const int32_t *r = rows; r < rows_end; ++r)
+            store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin, to_y(*r, begin),
+                  1);
+        }
+      });
   if (p.y.column_stride == 1) return;
   // A line of y holds rows of several tasks: all are turned together, when they are done.
   const int64_t blocks = (p.rows + kStoreRows - 1) / kStoreRows;

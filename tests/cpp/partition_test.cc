@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <barrier>
+#include <thread>
+
 #include "aot_ops/common/threads.h"
 #include "opgraft/op.h"
 
@@ -159,6 +162,56 @@ TEST(PartitionThreads, ChunksRunOnceOnThePool) {
   });
   EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; }));
   EXPECT_EQ(outside, 0);
+}
+
+TEST(PartitionThreads, SharesRunOnceOnThePool) {
+  opgraft_call call{};
+  call.host = opgraft_shared_host();
+  Context c("Test", call);
+  for (int64_t count : {0, 1, 2, 3, 64, 1001})
+    for (int64_t grain : {1, 3, 5000}) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
+      std::atomic<int> outside{0};
+      run_shares(c, count, grain, [&](int64_t i, int worker) {
+        outside += worker < 0 || worker >= c.threads();
+        ++seen[size_t(i)];
+      });
+      EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; })) << count << " by " << grain;
+      EXPECT_EQ(outside, 0);
+    }
+}
+
+// A call of so many threads, of which those that `come` do, together.
+struct Threads {
+  int there;
+  std::vector<int> come;
+  int threads() const { return there; }
+  template <class Body> void parallel_for(int64_t, int64_t, const Body &body) {
+    std::vector<std::jthread> running;
+    for (int worker : come) running.emplace_back([&body, worker] { body(0, 1, worker); });
+  }
+};
+
+TEST(PartitionThreads, AThreadThatKeepsPaceDoesItsOwnShareEachTime) {
+  for (int again = 0; again < 20; ++again) {
+    Threads two{2, {0, 1}};
+    std::barrier pace(2);
+    std::vector<int> who(40, -1);
+    run_shares(two, 40, 1, [&](int64_t i, int worker) {
+      who[size_t(i)] = worker;
+      pace.arrive_and_wait();
+    });
+    for (size_t i = 0; i < who.size(); ++i) EXPECT_EQ(who[i], i < 20 ? 0 : 1);
+  }
+}
+
+TEST(PartitionThreads, TheShareOfAThreadThatDoesNotComeIsDoneByOthers) {
+  for (const auto &come : {std::vector{0}, std::vector{2}, std::vector{0, 2}}) {
+    Threads three{3, come};
+    std::vector<std::atomic<int>> seen(100);
+    run_shares(three, 100, 1, [&](int64_t i, int) { ++seen[size_t(i)]; });
+    EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; }));
+  }
 }
 
 }  // namespace
