@@ -40,14 +40,14 @@ template <class T> HWY_INLINE bool Plain(const GemmTile &g, int64_t width) {
   return InTile<T>(g, width) && !g.residual && g.activation == Activation::kNone;
 }
 
-// c = f(acc) for rows of whole panels: an activation alone, or behind a bias that the tiles have added.
-template <class T, class F>
-HWY_INLINE void ActivateRows(const F &f, const float *acc, int64_t ld, T *c, int64_t ldc, int64_t rows) {
+// c = the activation of acc for rows of whole panels: one alone, or behind a bias that the tiles have added.
+template <Activation kActivation, class T>
+HWY_INLINE void ActivateRows(const float *acc, int64_t ld, T *c, int64_t ldc, int64_t rows) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
   for (int64_t r = 0; r < rows; ++r, acc += ld, c += ldc) {
-    StoreF32(f(d, hn::LoadU(d, acc)), d, c);
-    StoreF32(f(d, hn::LoadU(d, acc + kLanes)), d, c + kLanes);
+    StoreF32(Activate(d, kActivation, hn::LoadU(d, acc)), d, c);
+    StoreF32(Activate(d, kActivation, hn::LoadU(d, acc + kLanes)), d, c + kLanes);
   }
 }
 
@@ -60,10 +60,12 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   const T *bias = biased ? nullptr : static_cast<const T *>(g.bias);
   if (width == kPanel && !bias && !g.scale && !g.offset && !g.residual) {
     T *c = static_cast<T *>(g.c) + row * g.ldc + column;
-    const auto all = [&](const auto &f) HWY_ATTR { ActivateRows(f, acc, ld, c, g.ldc, rows); };
-    if (g.activation == Activation::kGelu) return all([](auto t, auto v) HWY_ATTR { return GeluErf(t, v); });
-    if (g.activation == Activation::kGeluTanh) return all([](auto t, auto v) HWY_ATTR { return GeluTanh(t, v); });
-    if (g.activation == Activation::kSilu) return all([](auto t, auto v) HWY_ATTR { return Silu(t, v); });
+    switch (g.activation) {
+      case Activation::kGelu: return ActivateRows<Activation::kGelu>(acc, ld, c, g.ldc, rows);
+      case Activation::kGeluTanh: return ActivateRows<Activation::kGeluTanh>(acc, ld, c, g.ldc, rows);
+      case Activation::kSilu: return ActivateRows<Activation::kSilu>(acc, ld, c, g.ldc, rows);
+      default: break;
+    }
   }
   for (int64_t r = 0; r < rows; ++r) {
     const int64_t at = (row + r) * g.ldc + column;
