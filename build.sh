@@ -66,7 +66,8 @@ need_apt() {
   # Kept quiet unless it fails.
   mkdir -p "$BUILD"
   local log=$BUILD/apt.log
-  if ! { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null; then
+  local apt="apt-get -o DPkg::Lock::Timeout=120"  # seconds that another one's installing may take
+  if ! { $apt update && DEBIAN_FRONTEND=noninteractive $apt install -y --no-install-recommends $missing; } >"$log" 2>&1 </dev/null; then
     tail -20 "$log" >&2
     die "apt-get install $missing failed (whole log: $log)"
   fi

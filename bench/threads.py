@@ -141,11 +141,12 @@ def sweep(calls, rounds, seconds, limit):
 
 
 def again(slower, rounds, seconds, limit):
-    """Of (what, its call): what is slower still, and what was for a while."""
-    still, passed = [], []
-    for what, call in slower:
+    """Of (name, what was found, its call): {name: that with what it is now} of what is slower still and of what was so
+    for a while."""
+    still, passed = {}, {}
+    for name, what, call in slower:
         one, two = measure(call, 2 * rounds, 10 * seconds)
-        (still if two > limit * one else passed).append(f"{what}; at the end {two / one:.2f}")
+        (still if two > limit * one else passed)[name] = f"{what}; at the end {two / one:.2f}"
     return still, passed
 
 
@@ -180,18 +181,21 @@ def main():
             else:
                 print(f"{'' if name == last else f'{chr(10)}{name:26}'}{two / one:6.2f}{mark}", end="", flush=True)
             last = name
-            figures[f"{name} {size}".strip()] = {"one": one, "two": two}
+            full = f"{name} {size}".strip()
+            figures[full] = {"one": one, "two": two}
             if mark == "*":
                 times = f"{one * 1e6:.1f} -> {two * 1e6:.1f} us; GeLU {machine:.2f}"
-                slower.append((f"{name} {size}: {two / one:.2f} ({times})".strip(), call))
+                slower.append((full, f"{full}: {two / one:.2f} ({times})", call))
         slower, passed = again(slower, rounds, seconds, args.limit)
     print()
     _core.set_threads(0)
     if args.json:
-        args.json.write_text(json.dumps({"limit": args.limit, "seconds": figures}, indent=2) + "\n")
+        found = {"limit": args.limit, "slower": [*slower], "slower_for_a_while": [*passed], "seconds": figures}
+        args.json.write_text(json.dumps(found, indent=2) + "\n")
     for title, found in (("for a while, not when all others were through", passed), ("each time", slower)):
         if found:
-            print(f"\nslower on two threads than {args.limit:g} times one (*), {title}:\n  " + "\n  ".join(found))
+            what = "\n  ".join(found.values())
+            print(f"\nslower on two threads than {args.limit:g} times one (*), {title}:\n  {what}")
     return 1 if slower else 0
 
 
