@@ -238,7 +238,7 @@ template <class T> void DepthwiseUnits(const Conv &g, int64_t begin, int64_t end
   else DepthwisePlanes<T>(g, begin, end, scratch);
 }
 
-int64_t DepthwiseSlack() { return 2 * kLanes; }  // floats read behind a row
+int64_t DepthwiseSlack() { return kReach; }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -42,6 +42,16 @@ HWY_INLINE void ZeroEnds(float *dst, int64_t first, int64_t last, int64_t n) {
   }
 }
 
+// Vectors of pixels reach behind the last one by less than so much. Zeros are there: what memory happens to hold is
+// denormal at times, and a product with such a number takes a hundred cycles on Intel's cores.
+constexpr int64_t kReach = 2 * kLanes;
+// Zeros behind the last of n floats, up to `end`.
+HWY_INLINE void ZeroReach(float *dst, int64_t n, int64_t end) {
+  const hn::ScalableTag<float> d;
+  if (n < end) StoreF32N(hn::Zero(d), d, dst + n, size_t(std::min(end - n, kLanes)));
+  if (n += kLanes; n < end) StoreF32N(hn::Zero(d), d, dst + n, size_t(std::min(end - n, kLanes)));
+}
+
 // What lies in x of n elements a stride apart, channel by channel: dst[c * ld + i] = x's channel c, row `row`, column
 // w.at(i, 0), for c < channels, or 0 outside of x.
 template <class T> void FillRow(const Conv &g, const T *x, const Window &w, int64_t row, int64_t n, int64_t channels,
@@ -86,7 +96,7 @@ HWY_INLINE void FillPairs(const T *x, int64_t in, int64_t before, int64_t line, 
 }
 
 // Rows [i0, i1) of y: the rows of x that they see with their padding, by phase. Element (k, l) of the window of y's
-// pixel (i, j) then lies ConvOffset(k, l) behind (i - i0) * line + j.
+// pixel (i, j) then lies ConvOffset(k, l) behind (i - i0) * line + j. Writes kReach floats behind the last channel.
 template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_t i1, int64_t channels, float *dst) {
   const ConvCut &c = g.cut;
   const int64_t sh = g.h.stride, rows = i1 - i0 + (g.h.span() - 1) / sh, plane = g.h.in * g.w.in;
@@ -123,6 +133,12 @@ template <class T> void FillPadded(const Conv &g, const T *x, int64_t i0, int64_
           Spread(from, w.stride, n, to + first);
         }
   }
+  const int64_t planes = g.row_phases() * g.phases(), used = rows * c.line;
+  for (int64_t channel = 0; channel < channels; ++channel, dst += c.stride) {
+    for (int64_t p = 0; p + 1 < planes; ++p) ZeroReach(dst + p * c.plane, used, c.plane);
+    const int64_t end = channel + 1 < channels ? c.stride : c.stride + kReach;
+    ZeroReach(dst, (planes - 1) * c.plane + used, end);
+  }
 }
 
 HWY_INLINE int64_t ConvOffset(const Conv &g, int64_t k, int64_t l) {
@@ -150,8 +166,12 @@ template <class T> void FillBand(const Conv &g, const T *x, int64_t first, int64
   const bool padded = g.cut.source == ConvSource::kPadded;
   const int64_t each = g.channels / g.groups, next = g.nhwc ? 1 : g.h.in * g.w.in;
   const auto fill = [&](int64_t from, int64_t channels, float *to) {
-    if (padded) FillPadded(g, x + from * next, first, last, channels, to);
-    else FillColumns(g, x + from * next, first, last, channels, to);
+    if (padded) return FillPadded(g, x + from * next, first, last, channels, to);
+    FillColumns(g, x + from * next, first, last, channels, to);
+    if ((last - first) % (2 * kReach) == 0) return;  // whole tiles
+    const int64_t steps = channels * g.taps(), stride = g.cut.stride;
+    for (int64_t i = 0; i + 1 < steps; ++i) ZeroReach(to + i * stride, last - first, stride);
+    ZeroReach(to + (steps - 1) * stride, last - first, stride + kReach);
   };
   if (!g.pairs) return fill(0, each, dst);
   const hn::ScalableTag<float> d;

@@ -187,6 +187,11 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
     const T *x = static_cast<const T *>(g.x) + (g.nhwc ? image * g.h.in * g.w.in * g.channels + group * each
                                                        : (image * g.channels + group * each) * g.h.in * g.w.in);
     if (*held != band) {
+      if (*held < 0) {  // whole vectors are read, also behind the last tile: see kReach
+        const int64_t most = (c.grain * c.columns + kLanes - 1) / kLanes * kLanes;  // that are multiplied
+        for (int64_t i = 0; i < 16 * each && count < most; ++i) Zeros(v + i * c.tiles + count, most - count);
+        for (int64_t i = 0; i < 16 * outputs; ++i) Zeros(sums + i * c.tiles + count, c.tiles - count);
+      }
       g.w.before = whole.w.before - 2 * column;
       for (int64_t from = 0; from < each; from += c.together) {
         const int64_t some = std::min(c.together, each - from);

@@ -146,7 +146,7 @@ template <class T> void StoreRow(const float *from, int64_t columns, void *to, i
   int64_t j = 0;
   if (stride == 1) {
     for (; j + kSpmmLanes <= columns; j += kSpmmLanes) StoreF32(hn::LoadU(df, from + j), df, y + j);
-    if (j < columns) StoreF32N(hn::LoadU(df, from + j), df, y + j, size_t(columns - j));  // a row ends with its vector
+    if (j < columns) StoreF32N(LoadF32N(df, from + j, size_t(columns - j)), df, y + j, size_t(columns - j));
   } else {
     for (; j < columns; ++j) y[j * stride] = T(from[j]);
   }

@@ -109,16 +109,22 @@ void multiply(Context &c, const Product &p, const Packed &s) {
       [&](int64_t u, int worker) {
         const int64_t t = u / parts, first = u % parts * at_once, last = std::min(first + at_once, l.strips.count);
         const int32_t *rows = task_rows + task_begin[t], *rows_end = task_rows + task_begin[t + 1];
-        for (int64_t strip = first; strip < last; ++strip)
-          for (const int32_t *r = rows; r < rows_end; ++r)
-            std::memset(sums + l.sums(strip) + *r * l.strips.width_of(strip), 0, size_t(l.strips.width_of(strip)) * 4);
+        const int64_t none = p.rows + worker;  // of what has no row; what memory held there could slow its sums down
+        for (int64_t strip = first; strip < last; ++strip) {
+          const int64_t width = l.strips.width_of(strip);
+          const auto clear = [&](int64_t row) {
+            std::memset(sums + l.sums(strip) + row * width, 0, size_t(width) * 4);
+          };
+          std::for_each(rows, rows_end, clear);
+          clear(none);
+        }
         for (int64_t b = 0; b < l.blocks; ++b) {
           const int64_t g = group_begin[t * l.blocks + b], count = group_begin[t * l.blocks + b + 1] - g;
           for (int64_t strip = first; strip < last; ++strip) {
             const int64_t width = l.strips.width_of(strip);
             float *y = sums + l.sums(strip);
-            groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), width, y, width,
-                   y + (p.rows + worker) * width, finite.load(std::memory_order_relaxed));
+            groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), width, y, width, y + none * width,
+                   finite.load(std::memory_order_relaxed));
           }
         }
         for (int64_t strip = first; strip < last && p.y.column_stride == 1; ++strip) {
