@@ -33,19 +33,23 @@ inline ProductKernels product_kernels(int32_t dtype) {
           SkinnySum_simd(dtype),  PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_dot()};
 }
 
-// Packing goes by pieces of 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at once.
+// Packing goes by pieces of up to 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at
+// once. In stripes: of the panels, one after another, as PackedUnits has them.
 constexpr int64_t kPackPanels = 16, kPackRows = 128;
 struct PackUnits {
-  int64_t panels, groups, pieces;
-  PackUnits(int64_t k, int64_t n)
+  int64_t panels, stripes, at_once, groups, pieces;
+  PackUnits(int64_t k, int64_t n, int64_t stripes_ = 1)
       : panels(panel_count(n)),
-        groups((panels + kPackPanels - 1) / kPackPanels),
+        stripes(stripes_),
+        at_once(std::clamp<int64_t>((panels + stripes - 1) / stripes, 1, kPackPanels)),
+        groups((panels + at_once - 1) / at_once),
         pieces((k + kPackRows - 1) / kPackRows) {}
   int64_t count() const { return groups * pieces; }
   template <class Pack>
   void pack(const Pack &f, const MatrixRef &b, int64_t k, int64_t n, int64_t unit, void *dst) const {
-    const int64_t p = unit % groups * kPackPanels, row = unit / groups * kPackRows;
-    f(b, k, n, p, std::min(p + kPackPanels, panels), row, std::min(row + kPackRows, k), dst);
+    const int64_t p = (stripes > 1 ? unit / pieces : unit % groups) * at_once;
+    const int64_t row = (stripes > 1 ? unit % pieces : unit / groups) * kPackRows;
+    f(b, k, n, p, std::min(p + at_once, panels), row, std::min(row + kPackRows, k), dst);
   }
 };
 
@@ -147,17 +151,19 @@ inline GemmTile first_tile(const GemmProblem &p, const float *a, const void *b, 
   return {a, p.lda(), b, p.c, p.n, p.bias, p.residual, p.m, p.n, p.steps(), p.activation, kc, p.scale, p.offset};
 }
 
-// Units of work over packed B: a block of rows times a few panels.
+// Units of work over packed B: a block of rows times a few panels; row by row of blocks, or in stripes of the panels,
+// each for all rows.
 struct PackedUnits {
   Tiles t;
-  int64_t m, k, panels, blocks, groups;
-  PackedUnits(const GemmProblem &p, const Tiles &t)
+  int64_t m, k, panels, blocks, groups, stripes;
+  PackedUnits(const GemmProblem &p, const Tiles &t, int64_t stripes_ = 1)
       : t(t),
         m(p.m),
         k(p.steps()),
         panels(panel_count(p.n)),
         blocks((p.m + t.rows - 1) / t.rows),
-        groups((panels + t.panels - 1) / t.panels) {}
+        groups((panels + t.panels - 1) / t.panels),
+        stripes(std::min(stripes_, groups)) {}
   int64_t count() const { return blocks * groups; }
   // About 4 us of work are worth a hand-over to another thread.
   int64_t grain() const {
@@ -168,9 +174,15 @@ struct PackedUnits {
   }
   // run(p0, p1, m0, m1): panels and rows of a unit.
   template <class Run> void at(int64_t unit, const Run &run) const {
-    const int64_t panel = unit % groups * t.panels, row = unit / groups * t.rows;
+    int64_t stripe = stripes - 1;
+    while (unit < blocks * first_of(stripe)) --stripe;
+    const int64_t first = first_of(stripe), wide = first_of(stripe + 1) - first, in_stripe = unit - blocks * first;
+    const int64_t panel = (first + in_stripe % wide) * t.panels, row = in_stripe / wide * t.rows;
     run(panel, std::min(panel + t.panels, panels), row, std::min(row + t.rows, m));
   }
+
+ private:
+  int64_t first_of(int64_t stripe) const { return stripe * groups / stripes; }
 };
 
 // a_of(i), b_of(i): which matrix of A and B the product i takes.
@@ -201,8 +213,11 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
     }
   }
   const char *b = static_cast<const char *>(p.packed);
+  // Where all fits the cores' own caches each keeps a stripe of B and of C.
+  const uint64_t bytes = 4 * uint64_t(p.m * p.k + p.m * p.n) + packed_bytes(p, f);
+  const int64_t stripes = p.batch == 1 && bytes < uint64_t(c.threads() * caches().l2) ? c.threads() : 1;
   if (!b && !skinny) {
-    const PackUnits units(p.k, p.n);
+    const PackUnits units(p.k, p.n, stripes);
     char *copy = take(packed_bytes(p, f));
     c.parallel_for(
         p.b_count * units.count(), std::max<int64_t>(1, 65536 * units.count() / std::max<int64_t>(p.k * p.n, 1)),
@@ -249,7 +264,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
                      });
     return;
   }
-  const PackedUnits units(p, t);
+  const PackedUnits units(p, t, stripes);
   c.parallel_for(p.batch * units.count(), units.grain(), [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const GemmTile g = tile_of(i / units.count());

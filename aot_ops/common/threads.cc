@@ -1,8 +1,10 @@
-// A pool for short parallel loops. Work is handed out in chunks by one atomic counter, so that a core
-// taken away by another process costs that core and no more; workers spin briefly, then sleep on a
-// futex, and keep off their caller's core. A loop that finds the pool busy with another runs on its own
-// thread. So does one that is not worth waking a worker for, and one that comes while sharing costs more
-// than it brings: see Balance. No static destructor; after fork the child starts workers of its own.
+// A pool for short parallel loops. Work is handed out in chunks by atomic counters, so that a core
+// taken away by another process costs that core and no more: one for all, or, where the data fit the
+// cores' own caches, one for each thread's share, the same share each time, and then what is left of
+// the others'. Workers spin briefly, then sleep on a futex, and keep off their caller's core. A loop that finds the
+// pool busy with another runs on its own thread. So does one that is not worth waking a worker for, and one that comes
+// while sharing costs more than it brings: see Balance. No static destructor; after fork the child starts workers of
+// its own.
 #include "aot_ops/common/threads.h"
 
 #include <linux/futex.h>
@@ -14,6 +16,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -66,28 +69,34 @@ struct Pool {
   LoopTimes::Slot times[LoopTimes::kSlots];
   std::atomic<bool> busy{false};
   std::atomic<bool> open{false};  // workers may join the current loop
-  std::atomic<int64_t> next{0};
+  struct alignas(64) Next {
+    std::atomic<int64_t> chunk{0};
+  } next[kMostThreads];
   std::atomic<int64_t> done{0};
-  int64_t n = 0, chunk = 1;
+  int64_t n = 0, chunk = 1, chunks = 0, shares = 1;
   void (*body)(void *, int64_t, int64_t, int32_t) = nullptr;
   void *arg = nullptr;
   std::atomic<int32_t> wanted{0};
   std::atomic<int32_t> limit{0};  // workers of the current loop are below it
   int32_t started = 1;            // threads that exist, the caller included
+  int32_t cached = 0;             // opgraft_magnitude of what one core's own cache holds
   Pool *before = nullptr;         // of the process that this one was forked from
   Balance balance;
 
-  // Takes chunks until none is left; how many indices it did.
+  // Takes the chunks of its own share, then what is left of the others'; how many indices it did.
   int64_t work(int32_t worker) {
-    const int64_t total = n, size = chunk;
-    for (int64_t mine = 0;;) {
-      int64_t begin = next.fetch_add(size, std::memory_order_relaxed);
-      if (begin >= total) return mine;
-      int64_t end = begin + size < total ? begin + size : total;
-      body(arg, begin, end, worker);
-      mine += end - begin;
-      done.fetch_add(end - begin, std::memory_order_release);
+    const int64_t total = n, size = chunk, all = chunks, parts = shares;
+    int64_t mine = 0;
+    for (int64_t s = 0; s < parts; ++s) {
+      const int64_t share = (worker + s) % parts, last = (share + 1) * all / parts;
+      for (int64_t i; (i = next[share].chunk.fetch_add(1, std::memory_order_relaxed)) < last;) {
+        const int64_t begin = i * size, end = std::min(begin + size, total);
+        body(arg, begin, end, worker);
+        mine += end - begin;
+      }
     }
+    if (mine) done.fetch_add(mine, std::memory_order_release);
+    return mine;
   }
 
   // Linux takes a core of a virtual machine that has halted for one that is taken: it would wake the worker on the core
@@ -170,7 +179,11 @@ struct Pool {
     chunk = size < grain ? grain : size;
     body = f;
     arg = a;
-    next.store(0);
+    chunks = (total + chunk - 1) / chunk;
+    const bool fits =
+        sizes >> 56 && int32_t(sizes >> 56) <= cached + 4 * (int32_t(std::bit_width(uint32_t(threads))) - 1);
+    shares = fits ? std::min<int64_t>(threads, chunks) : 1;
+    for (int64_t s = 0; s < shares; ++s) next[s].chunk.store(s * chunks / shares, std::memory_order_relaxed);
     done.store(0);
     limit.store(threads);
     core.store(sched_getcpu(), std::memory_order_relaxed);
@@ -217,17 +230,24 @@ int32_t machine_threads() {
   return n < 1 ? 1 : n < kMostThreads ? n : kMostThreads;
 }
 
+int32_t core_cache() {
+  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
+  return int32_t(opgraft_magnitude(bytes > 0 ? uint64_t(bytes) : 256 << 10));
+}
+
 Pool *shared() {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, [] {
     pool = new Pool;
     pool->wanted = machine_threads();
+    pool->cached = core_cache();
     // A forked child has none of the workers: it gets a fresh pool. The old one is left as it is.
     pthread_atfork(nullptr, nullptr, [] {
       self = 0;
       auto *old = pool;
       pool = new Pool;
       pool->wanted = old->wanted.load();
+      pool->cached = old->cached;
       pool->before = old;
     });
   });

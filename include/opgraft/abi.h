@@ -110,6 +110,14 @@ typedef struct opgraft_shape {
   int64_t n_values;
 } opgraft_shape;
 
+/* The logarithm of n, below 2^63, in quarters of an octave: 4 * its bits, and the two that follow the first. Below 256.
+ */
+static inline uint32_t opgraft_magnitude(uint64_t n) {
+  uint32_t bits = 0;
+  while (bits < 63 && n >> bits) ++bits;
+  return bits < 3 ? (uint32_t)n : 4 * bits + (uint32_t)(n >> (bits - 3) & 3);
+}
+
 /* Services of the host; they may be called from the thread that runs the kernel. In MindSpore's
  * entry a host passes it as `stream`; `magic` tells it from anything else. */
 #define OPGRAFT_HOST_MAGIC 0x54534f4854465247ULL
@@ -128,8 +136,9 @@ typedef struct opgraft_host {
    * Not 0: the state may not grow so far, and nothing must be written. May be null. Since 1.1. */
   int (*touch)(void *state_context, void *data, uint64_t bytes);
   void *state_context;
-  /* parallel_for of a loop that the host may tell by `sizes`, any number, from those of the same body, n and grain that
-   * have more or less to do: it learns what pays. May be null. Since 1.2. */
+  /* parallel_for of a loop that the host may tell by `sizes` from those of the same body, n and grain that have more or
+   * less to do: it learns what pays. The upper eight bits are opgraft_magnitude of the bytes that the call's tensors
+   * have together, or 0; the others are any number. May be null. Since 1.2. */
   void (*parallel_for_sized)(void *context, uint64_t sizes, int64_t n, int64_t grain,
                              void (*body)(void *arg, int64_t begin, int64_t end, int32_t worker), void *arg);
 } opgraft_host;

@@ -346,18 +346,18 @@ class Context : public Arguments {
  private:
   // Whether the host has the member, a pointer, at this offset.
   bool knows(size_t offset) const { return call_->host->struct_size >= offset + sizeof(void *); }
-  // Of the first inputs' and the output's elements, to a quarter of an octave: one that grows a little stays the same.
+  // Of opgraft_host.parallel_for_sized: the first inputs' and outputs' elements, to a quarter of an octave, so that one
+  // that grows a little stays the same; and the bytes.
   uint64_t sizes() const {
-    constexpr int kInputs = 4;
-    uint64_t h = 0;
-    const auto add = [&](const opgraft_tensor &t) {
-      const auto n = uint64_t(t.elements);
-      const int width = int(std::bit_width(n));
-      h = h * 1021 + (width < 3 ? n : uint64_t(4 * width) + (n >> (width - 3) & 3));
+    constexpr int kFirst = 4;
+    uint64_t h = 0, bytes = 0;
+    const auto add = [&](const opgraft_tensor &t, bool counts) {
+      if (counts) h = h * 1021 + opgraft_magnitude(uint64_t(t.elements));
+      bytes += uint64_t(t.elements) * dtype_size(t.dtype);
     };
-    for (int i = 0; i < call_->n_inputs && i < kInputs; ++i) add(call_->inputs[i]);
-    if (call_->n_outputs > 0) add(call_->outputs[0]);
-    return h;
+    for (int i = 0; i < call_->n_inputs; ++i) add(call_->inputs[i], i < kFirst);
+    for (int i = 0; i < call_->n_outputs; ++i) add(call_->outputs[i], i == 0);
+    return uint64_t(opgraft_magnitude(bytes)) << 56 | (h & ~uint64_t(0) >> 8);
   }
 
  public:

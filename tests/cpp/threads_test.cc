@@ -33,13 +33,26 @@ void parallel_for(int64_t n, int64_t grain, const Body &body) {
   host->parallel_for(host->context, n, grain, run, const_cast<Body *>(&body));
 }
 
-// Whether a loop runs every index once.
+// The same of a call whose tensors have so many bytes.
+void parallel_for_bytes(uint64_t bytes, int64_t n, int64_t grain, const Body &body) {
+  auto run = [](void *arg, int64_t begin, int64_t end, int32_t worker) {
+    (*static_cast<const Body *>(arg))(begin, end, worker);
+  };
+  auto *host = opgraft_shared_host();
+  const uint64_t sizes = uint64_t(opgraft_magnitude(bytes)) << 56;
+  host->parallel_for_sized(host->context, sizes, n, grain, run, const_cast<Body *>(&body));
+}
+
+// Whether a loop runs every index once, whether or not its data fit the cores' caches.
 bool covers(int64_t n) {
-  std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
-  parallel_for(n, 1, [&](int64_t begin, int64_t end, int32_t) {
-    for (; begin < end; ++begin) ++seen[size_t(begin)];
-  });
-  return std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; });
+  for (const uint64_t bytes : {0, 4096, 1 << 30}) {
+    std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
+    parallel_for_bytes(bytes, n, 1, [&](int64_t begin, int64_t end, int32_t) {
+      for (; begin < end; ++begin) ++seen[size_t(begin)];
+    });
+    if (!std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; })) return false;
+  }
+  return true;
 }
 
 // A loop whose n chunks wait for each other: it takes n threads, and when it returns they have started. On a machine
@@ -235,11 +248,40 @@ TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
     return told;
   };
   const uint64_t some = sizes(1 << 20);
-  EXPECT_NE(some, 0u);
+  EXPECT_EQ(some >> 56, opgraft_magnitude(2 * 4 << 20));
+  EXPECT_NE(some << 8, 0u);
   EXPECT_EQ(sizes((1 << 20) + 1000), some);
   EXPECT_NE(sizes(1 << 21), some);
   stub.struct_size = offsetof(opgraft_host, parallel_for_sized);
   EXPECT_EQ(sizes(1 << 20), 0u);
+}
+TEST(PoolLoopTimes, AMagnitudeIsALogarithmInQuartersOfAnOctave) {
+  EXPECT_EQ(opgraft_magnitude(0), 0u);
+  EXPECT_EQ(opgraft_magnitude(1 << 20) - opgraft_magnitude(1 << 19), 4u);
+  EXPECT_EQ(opgraft_magnitude(5 << 18) - opgraft_magnitude(1 << 20), 1u);
+  EXPECT_LT(opgraft_magnitude(~uint64_t(0) >> 1), 256u);
+  for (uint64_t n = 1; n < 5000; ++n) ASSERT_LE(opgraft_magnitude(n - 1), opgraft_magnitude(n));
+}
+// Two threads that keep pace, each chunk of 20 µs. A thread may be late: among 200 loops there are such as go by plan.
+TEST_F(Pool, ALoopWhoseDataFitTheCachesGivesEachThreadItsOwnHalf) {
+  const auto halves = [](uint64_t bytes) {
+    int found = 0;
+    for (int again = 0; again < 200; ++again) {
+      std::vector<int> who(64, -1);
+      parallel_for_bytes(bytes, 64, 1, [&](int64_t begin, int64_t end, int32_t worker) {
+        for (; begin < end; ++begin) who[size_t(begin)] = worker;
+        const auto entered = std::chrono::steady_clock::now();
+        while (std::chrono::steady_clock::now() - entered < std::chrono::microseconds(20)) {
+        }
+      });
+      found += std::count(who.begin(), who.begin() + 32, 0) == 32 && std::count(who.begin() + 32, who.end(), 1) == 32;
+    }
+    return found;
+  };
+  opgraft_set_threads(2);
+  ASSERT_TRUE(meet(2));
+  EXPECT_GT(halves(4096), 0);
+  EXPECT_EQ(halves(1 << 30), 0) << "what comes from beyond the caches is shared chunk by chunk";
 }
 TEST_F(Pool, LoopsRunAloneWhileWorkersHoldThemUpAndAreSharedAgainAfterwards) {
   using std::chrono::milliseconds, std::chrono::steady_clock;
