@@ -14,6 +14,7 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/pow-inl.h"
+#include "aot_ops/common/stream-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_ELEMENTWISE_BINARY_ONCE
@@ -70,31 +71,38 @@ struct Single {
   template <class D> HWY_INLINE hn::Vec<D> at(D d, int64_t, size_t) const { return hn::Set(d, value); }
 };
 
-template <class Op, class A, class B, class T> HWY_INLINE void Loop(Op op, A a, B b, T *y, int64_t n) {
+template <class Op, class A, class B, class T> HWY_INLINE void Loop(Op op, A a, B b, T *y, int64_t n, bool past) {
   const hn::ScalableTag<float> d;
+  if constexpr (std::is_same_v<T, float>) {
+    if (past)
+      return StreamAll(
+          d, y, n, [&](int64_t i) HWY_ATTR { return op(a.at(d, i), b.at(d, i)); },
+          [&](int64_t i, size_t k) HWY_ATTR { return op(a.at(d, i, k), b.at(d, i, k)); });
+  }
   const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) StoreF32(op(a.at(d, i), b.at(d, i)), d, y + i);
   if (size_t rest = size_t(n - i)) StoreF32N(op(a.at(d, i, rest), b.at(d, i, rest)), d, y + i, rest);
 }
 
-template <class Op, class T> void Row(Op op, const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n) {
+template <class Op, class T>
+void Row(Op op, const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n, bool past) {
   if constexpr (std::is_integral_v<T>) {
     if (sa && sb)
       for (int64_t i = 0; i < n; ++i) y[i] = Op::whole(a[i], b[i]);
     else
       for (int64_t i = 0; i < n; ++i) y[i] = Op::whole(a[i * sa], b[i * sb]);
   } else {
-    if (sa && sb) Loop(op, Elements<T>{a}, Elements<T>{b}, y, n);
-    else if (sa) Loop(op, Elements<T>{a}, Single{float(*b)}, y, n);
-    else if (sb) Loop(op, Single{float(*a)}, Elements<T>{b}, y, n);
-    else Loop(op, Single{float(*a)}, Single{float(*b)}, y, n);
+    if (sa && sb) Loop(op, Elements<T>{a}, Elements<T>{b}, y, n, past);
+    else if (sa) Loop(op, Elements<T>{a}, Single{float(*b)}, y, n, past);
+    else if (sb) Loop(op, Single{float(*a)}, Elements<T>{b}, y, n, past);
+    else Loop(op, Single{float(*a)}, Single{float(*b)}, y, n, past);
   }
 }
 
-template <class T> void PowRow(const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n) {
-  if (sb == 0 && float(*b) == 2.0f) return Row(MulOf(), a, sa, a, sa, y, n);  // as norms spell a square
-  Row(PowOf(), a, sa, b, sb, y, n);
+template <class T> void PowRow(const T *a, int64_t sa, const T *b, int64_t sb, T *y, int64_t n, bool past) {
+  if (sb == 0 && float(*b) == 2.0f) return Row(MulOf(), a, sa, a, sa, y, n, past);  // as norms spell a square
+  Row(PowOf(), a, sa, b, sb, y, n, past);
 }
 
 template <class T> using Compared = std::conditional_t<std::is_arithmetic_v<T>, T, float>;
@@ -110,7 +118,8 @@ void CompareRow(Op op, const T *a, int64_t sa, const T *b, int64_t sb, bool *y, 
     for (int64_t i = 0; i < n; ++i) y[i] = op(C(*a), C(b[i * sb]));
 }
 
-template <class T> void RowOf(int op, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n) {
+template <class T>
+void RowOf(int op, const void *va, int64_t sa, const void *vb, int64_t sb, void *vy, int64_t n, bool past) {
   const T *a = static_cast<const T *>(va), *b = static_cast<const T *>(vb);
   T *y = static_cast<T *>(vy);
   bool *truth = static_cast<bool *>(vy);
@@ -120,27 +129,27 @@ template <class T> void RowOf(int op, const void *va, int64_t sa, const void *vb
     case kGreater: return CompareRow([](auto p, auto q) { return p > q; }, a, sa, b, sb, truth, n);
   }
   if constexpr (!std::is_same_v<T, bool>) switch (op) {
-      case kAdd: return Row(AddOf(), a, sa, b, sb, y, n);
-      case kSub: return Row(SubOf(), a, sa, b, sb, y, n);
-      case kMul: return Row(MulOf(), a, sa, b, sb, y, n);
-      case kMaximum: return Row(MaximumOf(), a, sa, b, sb, y, n);
-      case kMinimum: return Row(MinimumOf(), a, sa, b, sb, y, n);
+      case kAdd: return Row(AddOf(), a, sa, b, sb, y, n, past);
+      case kSub: return Row(SubOf(), a, sa, b, sb, y, n, past);
+      case kMul: return Row(MulOf(), a, sa, b, sb, y, n, past);
+      case kMaximum: return Row(MaximumOf(), a, sa, b, sb, y, n, past);
+      case kMinimum: return Row(MinimumOf(), a, sa, b, sb, y, n, past);
     }
   if constexpr (!std::is_integral_v<T>) switch (op) {
-      case kDiv: return Row(DivOf(), a, sa, b, sb, y, n);
-      case kPow: return PowRow(a, sa, b, sb, y, n);
+      case kDiv: return Row(DivOf(), a, sa, b, sb, y, n, past);
+      case kPow: return PowRow(a, sa, b, sb, y, n, past);
     }
 }
 
-// One row of the output; a step of 0 means that the operand is a single element.
-void BinaryRow(int op, int dtype, const void *a, int64_t sa, const void *b, int64_t sb, void *y, int64_t n) {
+// One row of the output; a step of 0 means that the operand is a single element. past: see streams.h.
+void BinaryRow(int op, int dtype, const void *a, int64_t sa, const void *b, int64_t sb, void *y, int64_t n, bool past) {
   switch (dtype) {
-    case OPGRAFT_FLOAT32: return RowOf<float>(op, a, sa, b, sb, y, n);
-    case OPGRAFT_FLOAT16: return RowOf<float16>(op, a, sa, b, sb, y, n);
-    case OPGRAFT_BFLOAT16: return RowOf<bfloat16>(op, a, sa, b, sb, y, n);
-    case OPGRAFT_INT32: return RowOf<int32_t>(op, a, sa, b, sb, y, n);
-    case OPGRAFT_INT64: return RowOf<int64_t>(op, a, sa, b, sb, y, n);
-    default: return RowOf<bool>(op, a, sa, b, sb, y, n);
+    case OPGRAFT_FLOAT32: return RowOf<float>(op, a, sa, b, sb, y, n, past);
+    case OPGRAFT_FLOAT16: return RowOf<float16>(op, a, sa, b, sb, y, n, past);
+    case OPGRAFT_BFLOAT16: return RowOf<bfloat16>(op, a, sa, b, sb, y, n, past);
+    case OPGRAFT_INT32: return RowOf<int32_t>(op, a, sa, b, sb, y, n, past);
+    case OPGRAFT_INT64: return RowOf<int64_t>(op, a, sa, b, sb, y, n, past);
+    default: return RowOf<bool>(op, a, sa, b, sb, y, n, past);
   }
 }
 
@@ -148,6 +157,8 @@ void BinaryRow(int op, int dtype, const void *a, int64_t sa, const void *b, int6
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD(BinaryRow)
 
@@ -199,7 +210,7 @@ void short_rows(Context &c, int op, const Strided<2> &rows) {
         const bool repeats = std::all_of(rows.stride[k], rows.stride[k] + rows.dims, [](int64_t s) { return s == 0; });
         if (x[k] == laid[k] && (i == begin || !repeats)) lay(rows, k, t.raw(), i, i + n, laid[k]);
       }
-      row(op, dtype, x[0], 1, x[1], 1, y.data<char>() + i * out, n);
+      row(op, dtype, x[0], 1, x[1], 1, y.data<char>() + i * out, n, false);
     }
   });
 }
@@ -211,10 +222,11 @@ template <BinaryOp op> void KernelBinary(Context &c) {
   if (rows.row < kShort && rows.dims > 0 && rows.total >= 4 * kShort) return short_rows(c, op, rows);
   auto row = BinaryRow_simd();
   const int dtype = a.dtype();
+  const bool past = rows.row >= kBlock && goes_past_caches(c);
   c.parallel_for(y.size(), op == kPow ? 1024 : 8192, [&](int64_t begin, int64_t end) {
     rows.walk(begin, end, [&](const int64_t(&at)[2], int64_t out, int64_t n) {
       row(op, dtype, a.data<char>() + at[0] * in_size, rows.step[0], b.data<char>() + at[1] * in_size, rows.step[1],
-          y.data<char>() + out * out_size, n);
+          y.data<char>() + out * out_size, n, past);
     });
   });
 }

@@ -10,7 +10,7 @@
 #include "hwy/contrib/math/math-inl.h"
 #include "opgraft/simd.h"
 #include "aot_ops/common/gelu-inl.h"
-#include "aot_ops/common/map-inl.h"
+#include "aot_ops/common/stream-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_ELEMENTWISE_UNARY_ONCE
@@ -89,48 +89,49 @@ template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kGeLUErf) return GeluErf(d, x);
 }
 
-template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n) {
+template <UnaryOp op, class T> void Loop(const T *x, T *y, int64_t n, bool past) {
   if constexpr (std::is_integral_v<T>) {
     for (int64_t i = 0; i < n; ++i) y[i] = of_integer(op, x[i]);
   } else {
-    Map([](auto d, auto v) HWY_ATTR { return Apply<op, T>(d, v); }, y, n, x);
+    MapPast(
+        past, [](auto d, auto v) HWY_ATTR { return Apply<op, T>(d, v); }, y, n, x);
   }
 }
 
-template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n) {
+template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n, bool past) {
   const T *x = static_cast<const T *>(vx);
   T *y = static_cast<T *>(vy);
   switch (op) {
-    case kReLU: return Loop<kReLU>(x, y, n);
-    case kNeg: return Loop<kNeg>(x, y, n);
-    case kSquare: return Loop<kSquare>(x, y, n);
-    case kAbs: return Loop<kAbs>(x, y, n);
+    case kReLU: return Loop<kReLU>(x, y, n, past);
+    case kNeg: return Loop<kNeg>(x, y, n, past);
+    case kSquare: return Loop<kSquare>(x, y, n, past);
+    case kAbs: return Loop<kAbs>(x, y, n, past);
   }
   if constexpr (!std::is_integral_v<T>) switch (op) {
-      case kSqrt: return Loop<kSqrt>(x, y, n);
-      case kRsqrt: return Loop<kRsqrt>(x, y, n);
-      case kReciprocal: return Loop<kReciprocal>(x, y, n);
-      case kExp: return Loop<kExp>(x, y, n);
-      case kErf: return Loop<kErf>(x, y, n);
-      case kTanh: return Loop<kTanh>(x, y, n);
-      case kSigmoid: return Loop<kSigmoid>(x, y, n);
-      case kSiLU: return Loop<kSiLU>(x, y, n);
-      case kGeLU: return Loop<kGeLU>(x, y, n);
-      case kGeLUErf: return Loop<kGeLUErf>(x, y, n);
-      case kReLU6: return Loop<kReLU6>(x, y, n);
-      case kRound: return Loop<kRound>(x, y, n);
-      case kCos: return Loop<kCos>(x, y, n);
-      case kSin: return Loop<kSin>(x, y, n);
+      case kSqrt: return Loop<kSqrt>(x, y, n, past);
+      case kRsqrt: return Loop<kRsqrt>(x, y, n, past);
+      case kReciprocal: return Loop<kReciprocal>(x, y, n, past);
+      case kExp: return Loop<kExp>(x, y, n, past);
+      case kErf: return Loop<kErf>(x, y, n, past);
+      case kTanh: return Loop<kTanh>(x, y, n, past);
+      case kSigmoid: return Loop<kSigmoid>(x, y, n, past);
+      case kSiLU: return Loop<kSiLU>(x, y, n, past);
+      case kGeLU: return Loop<kGeLU>(x, y, n, past);
+      case kGeLUErf: return Loop<kGeLUErf>(x, y, n, past);
+      case kReLU6: return Loop<kReLU6>(x, y, n, past);
+      case kRound: return Loop<kRound>(x, y, n, past);
+      case kCos: return Loop<kCos>(x, y, n, past);
+      case kSin: return Loop<kSin>(x, y, n, past);
     }
 }
 
-void UnaryRow(int op, int dtype, const void *x, void *y, int64_t n) {
+void UnaryRow(int op, int dtype, const void *x, void *y, int64_t n, bool past) {
   switch (dtype) {
-    case OPGRAFT_FLOAT32: return UnaryOf<float>(op, x, y, n);
-    case OPGRAFT_FLOAT16: return UnaryOf<float16>(op, x, y, n);
-    case OPGRAFT_BFLOAT16: return UnaryOf<bfloat16>(op, x, y, n);
-    case OPGRAFT_INT32: return UnaryOf<int32_t>(op, x, y, n);
-    default: return UnaryOf<int64_t>(op, x, y, n);
+    case OPGRAFT_FLOAT32: return UnaryOf<float>(op, x, y, n, past);
+    case OPGRAFT_FLOAT16: return UnaryOf<float16>(op, x, y, n, past);
+    case OPGRAFT_BFLOAT16: return UnaryOf<bfloat16>(op, x, y, n, past);
+    case OPGRAFT_INT32: return UnaryOf<int32_t>(op, x, y, n, past);
+    default: return UnaryOf<int64_t>(op, x, y, n, past);
   }
 }
 
@@ -138,6 +139,8 @@ void UnaryRow(int op, int dtype, const void *x, void *y, int64_t n) {
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD(UnaryRow)
 
@@ -174,8 +177,9 @@ template <UnaryOp op> void KernelUnary(Context &c) {
   const int64_t size = int64_t(dtype_size(x.dtype()));
   const int form = chosen(c, op), dtype = x.dtype();
   auto row = UnaryRow_simd();
+  const bool past = goes_past_caches(c);
   c.parallel_for(y.size(), grain(op), [&](int64_t begin, int64_t end) {
-    row(form, dtype, x.data<char>() + begin * size, y.data<char>() + begin * size, end - begin);
+    row(form, dtype, x.data<char>() + begin * size, y.data<char>() + begin * size, end - begin, past);
   });
 }
 

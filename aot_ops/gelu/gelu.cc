@@ -10,23 +10,29 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/gelu-inl.h"
-#include "aot_ops/common/map-inl.h"
+#include "aot_ops/common/stream-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class T> void Gelu(const void *from, void *to, int64_t n, bool by_tanh) {
+template <class T> void Gelu(const void *from, void *to, int64_t n, bool by_tanh, bool past) {
   const T *x = static_cast<const T *>(from);
   T *y = static_cast<T *>(to);
-  if (by_tanh) Map([](auto d, auto v) HWY_ATTR { return GeluTanh<T>(d, v); }, y, n, x);
-  else Map([](auto d, auto v) HWY_ATTR { return GeluErf(d, v); }, y, n, x);
+  if (by_tanh)
+    MapPast(
+        past, [](auto d, auto v) HWY_ATTR { return GeluTanh<T>(d, v); }, y, n, x);
+  else
+    MapPast(
+        past, [](auto d, auto v) HWY_ATTR { return GeluErf(d, v); }, y, n, x);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Gelu)
 
@@ -50,13 +56,13 @@ void Infer(InferContext &c) { infer(c, "x"); }
 void InferExt(InferContext &c) { infer(c, "input"); }
 
 void Kernel(Context &c) {
-  const bool tanh = by_tanh(c);
+  const bool tanh = by_tanh(c), past = goes_past_caches(c);
   const auto kernel = Gelu_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
   const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
   c.parallel_for(c.output(0).size(), kGrain,
-                 [&](int64_t b, int64_t e) { kernel(x + b * size, y + b * size, e - b, tanh); });
+                 [&](int64_t b, int64_t e) { kernel(x + b * size, y + b * size, e - b, tanh, past); });
 }
 
 void Reference(Context &c) {

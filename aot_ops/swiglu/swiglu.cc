@@ -12,7 +12,7 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/activations-inl.h"
-#include "aot_ops/common/map-inl.h"
+#include "aot_ops/common/stream-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -25,8 +25,9 @@ template <class T, class D, class V = hn::Vec<D>> HWY_INLINE Gradients<V> Gradie
   return {hn::Mul(dy, silu.y), hn::Mul(hn::Mul(dy, x), silu.slope)};
 }
 
-template <class T> void Separate(const void *x, const void *gate, void *y, int64_t n) {
-  Map([](auto d, auto v, auto g) HWY_ATTR { return hn::Mul(v, Silu<T>(d, g)); }, static_cast<T *>(y), n,
+template <class T> void Separate(const void *x, const void *gate, void *y, int64_t n, bool past) {
+  MapPast(
+      past, [](auto d, auto v, auto g) HWY_ATTR { return hn::Mul(v, Silu<T>(d, g)); }, static_cast<T *>(y), n,
       static_cast<const T *>(x), static_cast<const T *>(gate));
 }
 template <class T>
@@ -37,7 +38,7 @@ void SeparateGrad(const void *x, const void *gate, const void *dy, void *dx, voi
 }
 
 // x and gate alternate: the pair (x, gate), or (gate, x), of output i lies at 2i.
-template <class T, bool kGateFirst> HWY_INLINE void InterleavedOf(const void *pairs, void *to, int64_t n) {
+template <class T, bool kGateFirst> HWY_INLINE void InterleavedOf(const void *pairs, void *to, int64_t n, bool past) {
   const T *xg = static_cast<const T *>(pairs);
   T *y = static_cast<T *>(to);
   const hn::ScalableTag<float> d;
@@ -45,12 +46,18 @@ template <class T, bool kGateFirst> HWY_INLINE void InterleavedOf(const void *pa
   auto of = [&](auto v) HWY_ATTR {
     return kGateFirst ? hn::Mul(v.odd, Silu<T>(d, v.even)) : hn::Mul(v.even, Silu<T>(d, v.odd));
   };
+  if constexpr (std::is_same_v<T, float>) {
+    if (past)
+      return StreamAll(
+          d, y, n, [&](int64_t i) HWY_ATTR { return of(LoadPairs(d, xg + 2 * i)); },
+          [&](int64_t i, size_t k) HWY_ATTR { return of(LoadPairsN(d, xg + 2 * i, k)); });
+  }
   int64_t i = 0;
   for (; i + lanes <= n; i += lanes) StoreF32(of(LoadPairs(d, xg + 2 * i)), d, y + i);
   if (size_t rest = size_t(n - i)) StoreF32N(of(LoadPairsN(d, xg + 2 * i, rest)), d, y + i, rest);
 }
-template <class T> void Interleaved(const void *pairs, void *to, int64_t n, bool gate_first) {
-  (gate_first ? InterleavedOf<T, true> : InterleavedOf<T, false>)(pairs, to, n);
+template <class T> void Interleaved(const void *pairs, void *to, int64_t n, bool gate_first, bool past) {
+  (gate_first ? InterleavedOf<T, true> : InterleavedOf<T, false>)(pairs, to, n, past);
 }
 template <class T, bool kGateFirst>
 HWY_INLINE void InterleavedGradOf(const void *pairs, const void *gradient, void *to, int64_t n) {
@@ -75,6 +82,8 @@ template <class T> void InterleavedGrad(const void *pairs, const void *gradient,
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Separate)
 OPGRAFT_SIMD_FLOATS(SeparateGrad)
@@ -112,12 +121,13 @@ void InferSeparateGrad(InferContext &c) {
 }
 
 void KernelSeparate(Context &c) {
+  const bool past = goes_past_caches(c);
   const auto kernel = Separate_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>(), *g = c.input(1).data<char>();
   char *y = c.output(0).data<char>();
   const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
   c.parallel_for(c.output(0).size(), kGrain,
-                 [&](int64_t b, int64_t e) { kernel(x + b * size, g + b * size, y + b * size, e - b); });
+                 [&](int64_t b, int64_t e) { kernel(x + b * size, g + b * size, y + b * size, e - b, past); });
 }
 void KernelSeparateGrad(Context &c) {
   const auto kernel = SeparateGrad_simd(c.input(0).dtype());
@@ -182,13 +192,13 @@ void InferInterleavedGrad(InferContext &c) {
 bool gate_is_first(const Context &c) { return c.attr_bool("gate_first", false); }
 
 void KernelInterleaved(Context &c) {
-  const bool gate_first = gate_is_first(c);
+  const bool gate_first = gate_is_first(c), past = goes_past_caches(c);
   const auto kernel = Interleaved_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
   const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
   c.parallel_for(c.output(0).size(), kGrain,
-                 [&](int64_t b, int64_t e) { kernel(x + 2 * b * size, y + b * size, e - b, gate_first); });
+                 [&](int64_t b, int64_t e) { kernel(x + 2 * b * size, y + b * size, e - b, gate_first, past); });
 }
 void KernelInterleavedGrad(Context &c) {
   const bool gate_first = gate_is_first(c);
@@ -262,13 +272,14 @@ void InferHalvesGrad(InferContext &c) {
 
 void KernelHalves(Context &c) {
   const Halves h(c);
+  const bool past = h.half >= 1024 && goes_past_caches(c);  // not line by line
   const auto kernel = Separate_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
   const int64_t size = int64_t(dtype_size(c.input(0).dtype()));
   c.parallel_for(h.rows * h.half, kGrain, [&](int64_t b, int64_t e) {
     h.walk(b, e, [&](int64_t at, int64_t gate, int64_t i, int64_t n) {
-      kernel(x + at * size, x + gate * size, y + i * size, n);
+      kernel(x + at * size, x + gate * size, y + i * size, n, past);
     });
   });
 }

@@ -1,5 +1,5 @@
 // What simd.h adds to Highway, on every target of this machine: narrowing of floats against the table of
-// all values of the format, and integer dot products against a scalar loop.
+// all values of the format, and integer dot products against a scalar loop. And stores past the caches.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -18,6 +18,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/stream-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_SIMD_TEST_ONCE_
@@ -35,6 +36,7 @@ struct SimdFunctions {
   // One vector: acc[i] += a[4i..4i+3] b[4i..4i+3]; returns its number of 32-bit lanes.
   size_t (*add_u8)(bool vnni, const uint8_t *, const int8_t *, int32_t *acc);
   size_t (*add_i8)(bool vnni, const int8_t *, const int8_t *, int32_t *acc);
+  void (*stream)(const float *, float *, int64_t);
 };
 inline void PrintTo(const SimdFunctions &f, std::ostream *out) { *out << f.name; }
 }  // namespace opgraft
@@ -71,6 +73,13 @@ template <class A> size_t AddOf(bool vnni, const A *a, const int8_t *b, int32_t 
   return hn::Lanes(d);
 }
 
+void StreamCopy(const float *x, float *y, int64_t n) {
+  const hn::ScalableTag<float> d;
+  StreamAll(
+      d, y, n, [&](int64_t i) HWY_ATTR { return LoadF32(d, x + i); },
+      [&](int64_t i, size_t k) HWY_ATTR { return LoadF32N(d, x + i, k); });
+}
+
 SimdFunctions Functions() {
   return {hwy::TargetName(HWY_TARGET),
           Convert<float16, float>,
@@ -80,7 +89,8 @@ SimdFunctions Functions() {
           DotOf<uint8_t>,
           DotOf<int8_t>,
           AddOf<uint8_t>,
-          AddOf<int8_t>};
+          AddOf<int8_t>,
+          StreamCopy};
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -263,6 +273,19 @@ TEST_P(Simd, DotAddsFourProductsPerLane) {
     adds(GetParam().add_u8, vnni);
     adds(GetParam().add_i8, vnni);
   }
+}
+
+TEST_P(Simd, AStreamWritesItsElementsAndNoOthers) {
+  for (int64_t n = 0; n < 70; ++n)
+    for (int64_t offset = 0; offset < 20; ++offset) {
+      std::vector<float> x(size_t(n + 7)), y(size_t(n + 40), -1.0f);
+      for (size_t i = 0; i < x.size(); ++i) x[i] = float(i);
+      GetParam().stream(x.data() + 7, y.data() + offset, n);
+      for (int64_t i = 0; i < int64_t(y.size()); ++i) {
+        const bool inside = i >= offset && i < offset + n;
+        ASSERT_EQ(y[size_t(i)], inside ? float(i - offset + 7) : -1.0f) << n << " from " << offset << ": " << i;
+      }
+    }
 }
 
 // The choice is made once a process, so each one is looked at in a process of its own.
