@@ -39,4 +39,7 @@ inline const Caches &caches() {
   return found;
 }
 
+// What so many cores hold in caches of their own.
+inline uint64_t own_caches(int threads) { return uint64_t(threads) * uint64_t(caches().l2); }
+
 }  // namespace opgraft

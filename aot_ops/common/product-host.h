@@ -215,7 +215,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   const char *b = static_cast<const char *>(p.packed);
   // Where all fits the cores' own caches each keeps a stripe of B and of C.
   const uint64_t bytes = 4 * uint64_t(p.m * p.k + p.m * p.n) + packed_bytes(p, f);
-  const int64_t stripes = p.batch == 1 && bytes < uint64_t(c.threads() * caches().l2) ? c.threads() : 1;
+  const int64_t stripes = p.batch == 1 && bytes < own_caches(c.threads()) ? c.threads() : 1;
   if (!b && !skinny) {
     const PackUnits units(p.k, p.n, stripes);
     char *copy = take(packed_bytes(p, f));

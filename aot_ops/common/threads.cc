@@ -1,10 +1,9 @@
-// A pool for short parallel loops. Work is handed out in chunks by atomic counters, so that a core
-// taken away by another process costs that core and no more: one for all, or, where the data fit the
-// cores' own caches, one for each thread's share, the same share each time, and then what is left of
-// the others'. Workers spin briefly, then sleep on a futex, and keep off their caller's core. A loop that finds the
-// pool busy with another runs on its own thread. So does one that is not worth waking a worker for, and one that comes
-// while sharing costs more than it brings: see Balance. No static destructor; after fork the child starts workers of
-// its own.
+// A pool for short parallel loops. Work is handed out in chunks by atomic counters, so that a core taken away by
+// another process costs that core and no more: one for all, or, where the data fit the cores' own caches, one for each
+// thread's share, the same share each time, and then what is left of the others'. Workers spin briefly, then sleep on a
+// futex, and keep off their caller's core. A loop that finds the pool busy with another runs on its own thread. So does
+// one that is not worth waking a worker for, and one that comes while sharing costs more than it brings: see Balance.
+// No static destructor; after fork the child starts workers of its own.
 #include "aot_ops/common/threads.h"
 
 #include <linux/futex.h>
@@ -16,12 +15,12 @@
 
 #include <algorithm>
 #include <atomic>
-#include <bit>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
 
 #include "aot_ops/common/balance.h"
+#include "aot_ops/common/caches.h"
 #include "aot_ops/common/loop_times.h"
 
 namespace {
@@ -79,7 +78,7 @@ struct Pool {
   std::atomic<int32_t> wanted{0};
   std::atomic<int32_t> limit{0};  // workers of the current loop are below it
   int32_t started = 1;            // threads that exist, the caller included
-  int32_t cached = 0;             // opgraft_magnitude of what one core's own cache holds
+  uint64_t cached = 0;            // bytes: a core's own cache
   Pool *before = nullptr;         // of the process that this one was forked from
   Balance balance;
 
@@ -180,8 +179,7 @@ struct Pool {
     body = f;
     arg = a;
     chunks = (total + chunk - 1) / chunk;
-    const bool fits =
-        sizes >> 56 && int32_t(sizes >> 56) <= cached + 4 * (int32_t(std::bit_width(uint32_t(threads))) - 1);
+    const bool fits = sizes >> 56 && sizes >> 56 <= opgraft_magnitude(uint64_t(threads) * cached);
     shares = fits ? std::min<int64_t>(threads, chunks) : 1;
     for (int64_t s = 0; s < shares; ++s) next[s].chunk.store(s * chunks / shares, std::memory_order_relaxed);
     done.store(0);
@@ -230,9 +228,12 @@ int32_t machine_threads() {
   return n < 1 ? 1 : n < kMostThreads ? n : kMostThreads;
 }
 
-int32_t core_cache() {
-  const long bytes = sysconf(_SC_LEVEL2_CACHE_SIZE);
-  return int32_t(opgraft_magnitude(bytes > 0 ? uint64_t(bytes) : 256 << 10));
+uint64_t core_cache() {
+  try {
+    return opgraft::own_caches(1);
+  } catch (const std::invalid_argument &) {  // the operators that ask say so
+    return 0;
+  }
 }
 
 Pool *shared() {

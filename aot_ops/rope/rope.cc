@@ -20,6 +20,8 @@
 // clang-format on
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Rotate)
 OPGRAFT_SIMD_FLOATS(TableSums)
@@ -98,7 +100,7 @@ Sheet sheet(std::span<const int64_t> x, std::span<const int64_t> table) {
 bool past_caches(const Context &c, const Rotation &r, const Sheet &s) {
   int64_t bytes = 0;
   for (int i = 0; i < c.outputs(); ++i) bytes += 2 * 4 * c.output(i).size();
-  return c.input(0).dtype() == OPGRAFT_FLOAT32 && bytes > kCaches && s.x != s.y &&
+  return c.input(0).dtype() == OPGRAFT_FLOAT32 && (bytes > kCaches || goes_past_caches(c)) && s.x != s.y &&
          reinterpret_cast<uintptr_t>(s.y) % 64 == 0 && r.dim % 16 == 0 && r.pairs % 16 == 0;
 }
 

@@ -113,8 +113,7 @@ typedef struct opgraft_shape {
 /* The logarithm of n, below 2^63, in quarters of an octave: 4 * its bits, and the two that follow the first. Below 256.
  */
 static inline uint32_t opgraft_magnitude(uint64_t n) {
-  uint32_t bits = 0;
-  while (bits < 63 && n >> bits) ++bits;
+  const uint32_t bits = n ? 64 - (uint32_t)__builtin_clzll(n) : 0;
   return bits < 3 ? (uint32_t)n : 4 * bits + (uint32_t)(n >> (bits - 3) & 3);
 }
 

@@ -1,6 +1,4 @@
 // The shared pool: busy, forked, at the end of a process. (ThreadSanitizer runs what is named Threads.)
-#include "aot_ops/common/balance.h"
-#include "aot_ops/common/loop_times.h"
 #include "aot_ops/common/threads.h"
 
 #include <gtest/gtest.h>
@@ -25,31 +23,28 @@ namespace opgraft {
 namespace {
 
 using Body = std::function<void(int64_t, int64_t, int32_t)>;
+constexpr auto kCall = [](void *arg, int64_t begin, int64_t end, int32_t worker) {
+  (*static_cast<const Body *>(arg))(begin, end, worker);
+};
 void parallel_for(int64_t n, int64_t grain, const Body &body) {
-  auto run = [](void *arg, int64_t begin, int64_t end, int32_t worker) {
-    (*static_cast<const Body *>(arg))(begin, end, worker);
-  };
   auto *host = opgraft_shared_host();
-  host->parallel_for(host->context, n, grain, run, const_cast<Body *>(&body));
+  host->parallel_for(host->context, n, grain, kCall, const_cast<Body *>(&body));
 }
-
 // The same of a call whose tensors have so many bytes.
 void parallel_for_bytes(uint64_t bytes, int64_t n, int64_t grain, const Body &body) {
-  auto run = [](void *arg, int64_t begin, int64_t end, int32_t worker) {
-    (*static_cast<const Body *>(arg))(begin, end, worker);
-  };
   auto *host = opgraft_shared_host();
   const uint64_t sizes = uint64_t(opgraft_magnitude(bytes)) << 56;
-  host->parallel_for_sized(host->context, sizes, n, grain, run, const_cast<Body *>(&body));
+  host->parallel_for_sized(host->context, sizes, n, grain, kCall, const_cast<Body *>(&body));
 }
 
 // Whether a loop runs every index once, whether or not its data fit the cores' caches.
 bool covers(int64_t n) {
   for (const uint64_t bytes : {0, 4096, 1 << 30}) {
     std::vector<std::atomic<int>> seen(static_cast<size_t>(n));
-    parallel_for_bytes(bytes, n, 1, [&](int64_t begin, int64_t end, int32_t) {
+    const Body count = [&](int64_t begin, int64_t end, int32_t) {
       for (; begin < end; ++begin) ++seen[size_t(begin)];
-    });
+    };
+    bytes ? parallel_for_bytes(bytes, n, 1, count) : parallel_for(n, 1, count);
     if (!std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; })) return false;
   }
   return true;
@@ -150,118 +145,6 @@ void spin(std::chrono::microseconds time) {
   for (const auto begin = std::chrono::steady_clock::now(); std::chrono::steady_clock::now() - begin < time;) {
   }
 }
-// Times in µs; the owner does `mine` of 16 indices.
-void book(opgraft::Balance &balance, int64_t begin, int64_t own, int64_t wait, int64_t mine) {
-  const int64_t ns = 1000, taken = balance.samples() ? 0 : -1;
-  balance.book(begin * ns, (begin + own) * ns, (begin + own + wait) * ns, taken, mine, 16);
-}
-// Its worker sleeps by then, and such a loop is over before it has come.
-TEST(PoolBalance, ShortLoopsAreSharedAgainAfterALoss) {
-  opgraft::Balance balance;
-  book(balance, 1000, 60, 250'000, 8);  // as a process that was stopped
-  int64_t at = balance.alone_until / 1000;
-  EXPECT_EQ(at, 1000 + 60 + 250'000 + 4 * 8000);
-  const int64_t until = balance.alone_until;
-  book(balance, at, 60, 1, 16), book(balance, at + 70, 20, 1, 16);
-  EXPECT_EQ(balance.alone_until, until) << "what the worker missed while it woke counts as a loss";
-  for (int i = 0; i < 4; ++i) book(balance, at += 100, 60, 2, 8);  // 58 each
-  EXPECT_TRUE(balance.proven()) << "not every loop's gain is seen";
-  for (int i = 0; i < 50; ++i) book(balance, at += 100, 60, 2, i % 8 ? 8 : 16);  // now and then it comes late
-  EXPECT_EQ(balance.alone_until, until);
-}
-TEST(PoolBalance, AWorkerThatDoesNotComeOrHoldsLoopsUpIsALoss) {
-  opgraft::Balance balance;
-  book(balance, 1000, 60, 3000, 8);
-  const int64_t first = balance.alone_until;
-  EXPECT_EQ(first / 1000, 1000 + 60 + 3000 + 4 * (3000 - 60 - 2000));
-  int64_t at = first / 1000;
-  for (int i = 0; i < 4; ++i) book(balance, at + i * 60, 60, 1, 16);
-  const int64_t second = balance.alone_until;
-  EXPECT_GE(second, first + 8 * 200'000) << "it never came";
-  at = second / 1000;
-  book(balance, at, 60, 3000, 16);
-  EXPECT_GE(balance.alone_until, second + 16 * 2'900'000) << "the first loop is free only if nothing is lost";
-}
-TEST(PoolBalance, AWorkerThatOnlyTakesLongToWakeKeepsLoopsAloneForMillisecondsAtMost) {
-  opgraft::Balance balance;
-  book(balance, 1000, 60, 3000, 8);
-  for (int i = 0; i < 20; ++i) {
-    const int64_t at = balance.alone_until / 1000;
-    book(balance, at, 120, 8, 16);  // it had not come after 120 us; 8 were lost
-    EXPECT_LE(balance.alone_until / 1000 - at - 128, 16 * 200);
-  }
-  const int64_t at = balance.alone_until / 1000;
-  book(balance, at, 60, 3000, 8);
-  EXPECT_LE(balance.alone_until / 1000 - at - 3060, 16 * 3000);
-}
-// A loop of 20 us, 25 to the next, that has run alone and shared.
-struct LoopTimesOf20us {
-  LoopTimesOf20us(int64_t shared, int64_t gap) {
-    for (int i = 0; i < 8; ++i) {
-      times.ran(true, 0, shared, shared + gap);
-      times.ran(false, 0, 20'000, 25'000);
-    }
-  }
-  int gains() const {  // of 256 spans
-    int n = 0;
-    for (int64_t i = 0; i < 256; ++i) n += times.gain(2, i * opgraft::LoopTimes::kSpan) > 0;
-    return n;
-  }
-  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
-  opgraft::LoopTimes times{slots, &slots, 0, 100, 1};
-};
-TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
-  EXPECT_GT(LoopTimesOf20us(12'000, 5000).gains(), 240);
-  const int trials = LoopTimesOf20us(24'000, 5000).gains();
-  EXPECT_LT(trials, 16);
-  EXPECT_GT(trials, 0);
-  EXPECT_LT(LoopTimesOf20us(15'000, 15'000).gains(), 16) << "what follows the loop is slower by more than it saves";
-  EXPECT_GT(LoopTimesOf20us(12'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
-}
-TEST(PoolLoopTimes, LoopsOfOneBodyAreToldApartByWhatTheyWorkOn) {
-  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
-  const auto loop = [&](uint64_t sizes) { return opgraft::LoopTimes(slots, &slots, sizes, 8, 1); };
-  for (int i = 0; i < 8; ++i) loop(1).ran(true, 0, 30'000, 31'000), loop(1).ran(false, 0, 20'000, 21'000);
-  int known = 0;
-  for (int64_t i = 0; i < 256; ++i) known += loop(1).gain(2, i * opgraft::LoopTimes::kSpan) <= 0;
-  EXPECT_GT(known, 240);
-  EXPECT_EQ(loop(2).gain(2, 0), opgraft::kWaking) << "a loop that was never seen is worth a try";
-}
-// By a kernel: what the loop works on, to a quarter of an octave; a host of 1.1 has no word for it.
-TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
-  using Run = void (*)(void *, int64_t, int64_t, int32_t);
-  static uint64_t told;
-  opgraft_host stub = *host();
-  stub.parallel_for = [](void *, int64_t n, int64_t, Run body, void *arg) { told = 0, body(arg, 0, n, 0); };
-  stub.parallel_for_sized = [](void *, uint64_t sizes, int64_t n, int64_t, Run body, void *arg) {
-    told = sizes, body(arg, 0, n, 0);
-  };
-  auto sizes = [&](int64_t n) {
-    std::vector<float> x(size_t(n), 1.0f), y(size_t(n), 0.0f);
-    opgraft_tensor in{x.data(), &n, 1, OPGRAFT_FLOAT32, n}, out{y.data(), &n, 1, OPGRAFT_FLOAT32, n};
-    opgraft_call call{};
-    call.struct_size = sizeof call;
-    call.n_inputs = call.n_outputs = 1;
-    call.inputs = &in, call.outputs = &out, call.host = &stub;
-    EXPECT_EQ(test::ops().resolve("Neg")->native->kernel(&call), OPGRAFT_OK);
-    EXPECT_EQ(y.back(), -1.0f);
-    return told;
-  };
-  const uint64_t some = sizes(1 << 20);
-  EXPECT_EQ(some >> 56, opgraft_magnitude(2 * 4 << 20));
-  EXPECT_NE(some << 8, 0u);
-  EXPECT_EQ(sizes((1 << 20) + 1000), some);
-  EXPECT_NE(sizes(1 << 21), some);
-  stub.struct_size = offsetof(opgraft_host, parallel_for_sized);
-  EXPECT_EQ(sizes(1 << 20), 0u);
-}
-TEST(PoolLoopTimes, AMagnitudeIsALogarithmInQuartersOfAnOctave) {
-  EXPECT_EQ(opgraft_magnitude(0), 0u);
-  EXPECT_EQ(opgraft_magnitude(1 << 20) - opgraft_magnitude(1 << 19), 4u);
-  EXPECT_EQ(opgraft_magnitude(5 << 18) - opgraft_magnitude(1 << 20), 1u);
-  EXPECT_LT(opgraft_magnitude(~uint64_t(0) >> 1), 256u);
-  for (uint64_t n = 1; n < 5000; ++n) ASSERT_LE(opgraft_magnitude(n - 1), opgraft_magnitude(n));
-}
 // Two threads that keep pace, each chunk of 20 µs. A thread may be late: among 200 loops there are such as go by plan.
 TEST_F(Pool, ALoopWhoseDataFitTheCachesGivesEachThreadItsOwnHalf) {
   const auto halves = [](uint64_t bytes) {
@@ -270,9 +153,7 @@ TEST_F(Pool, ALoopWhoseDataFitTheCachesGivesEachThreadItsOwnHalf) {
       std::vector<int> who(64, -1);
       parallel_for_bytes(bytes, 64, 1, [&](int64_t begin, int64_t end, int32_t worker) {
         for (; begin < end; ++begin) who[size_t(begin)] = worker;
-        const auto entered = std::chrono::steady_clock::now();
-        while (std::chrono::steady_clock::now() - entered < std::chrono::microseconds(20)) {
-        }
+        spin(std::chrono::microseconds(20));
       });
       found += std::count(who.begin(), who.begin() + 32, 0) == 32 && std::count(who.begin() + 32, who.end(), 1) == 32;
     }
