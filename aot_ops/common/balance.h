@@ -11,6 +11,23 @@ namespace opgraft {
 // threads save more. Shorter ones are shared where so many follow each other, `kSoon`, that they add up to it.
 constexpr int64_t kWaking = 30'000, kSoon = 100'000;
 
+// What the loops since the last pause might have saved, had a worker been awake. Written by all threads: a guess.
+class Spared {
+ public:
+  // Whether a loop that begins now, and that sharing saves `gain`, is worth it, where a worker may have to wake first.
+  bool worth(int64_t gain, bool asleep, int64_t begin) {
+    if (begin - last_.exchange(begin, std::memory_order_relaxed) > kSoon) sum_.store(0, std::memory_order_relaxed);
+    if (gain <= 0 || !asleep) return gain > 0;
+    const int64_t sum = sum_.load(std::memory_order_relaxed) + gain;
+    sum_.store(sum, std::memory_order_relaxed);
+    return sum >= kWaking;
+  }
+
+ private:
+  std::atomic<int64_t> last_{0};  // when the last loop began that could be shared
+  std::atomic<int64_t> sum_{0};
+};
+
 // Whether sharing loops pays. A worker whose core another process has taken holds its chunk for
 // milliseconds, and spins in the owner's place where both have one core left. What sharing won or lost
 // is summed; in the red, loops run on their own thread for a time many times the loss, then sharing is

@@ -12,16 +12,18 @@ namespace opgraft {
 // One loop's two times, in a table of its pool. A body may do for each range what it does once for the whole loop, as a
 // product that packs its other factor: the pace of a shared loop does not tell what it would take alone. So each is
 // measured, and each again in one of 64 spans of time, long enough for the caches to follow the change. What its
-// thread does until its next loop counts too, up to as long again: it takes longer where the data lie in another core's
-// cache. Loops are told apart by a hash: two may be taken for one, and a writer may lose to another. It is a guess.
+// thread does until its next loop counts too, up to twice what the loop takes alone: it takes longer where the data lie
+// in another core's cache. Loops are told apart by a hash: two may be taken for one, and a writer may lose to another.
+// It is a guess.
 class LoopTimes {
  public:
   static constexpr int kSlots = 1024;
   static constexpr int64_t kLong = 1'000'000;  // from here on the pace is good enough, and a trial too dear
   static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms
   // From above: 36 bits of key, 4 of how often it was measured, 24 of time.
-  struct Slot {
-    std::atomic<uint64_t> alone{0}, shared{0};
+  struct alignas(32) Slot {
+    std::atomic<uint64_t> alone{0}, shared{0};  // until the next loop
+    std::atomic<uint64_t> length{0};            // alone, until its end
   };
 
   // sizes: of what the body works on: opgraft_host.parallel_for_sized.
@@ -42,7 +44,8 @@ class LoopTimes {
       case 0: return ideal;
       case 1: return 0;
     }
-    return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - s.ns;
+    // What brings less than a tenth of its time is not worth the other core.
+    return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - a.ns / 10 - s.ns;
   }
 
   // `pace`: what a shared loop would have taken alone at the speed of one of its threads.
@@ -52,7 +55,10 @@ class LoopTimes {
 
   // A run from `begin` to `end` is over, and its thread begins its next loop at `next`.
   void ran(bool shared, int64_t begin, int64_t end, int64_t next) {
-    fold(shared ? slot_->shared : slot_->alone, std::min(next, end + (end - begin)) - begin);
+    if (!shared) fold(slot_->length, end - begin);
+    const Time length = read(slot_->length);  // the same limit for both
+    const int64_t pause = 2 * (length.count ? length.ns : end - begin);
+    fold(shared ? slot_->shared : slot_->alone, std::min(next, end + pause) - begin);
   }
 
  private:
@@ -73,12 +79,12 @@ class LoopTimes {
     const auto ns = uint64_t(std::clamp<int64_t>(t.ns, 1, kTime));
     word.store(key_ | std::min<uint64_t>(t.count, 15) << 24 | ns, std::memory_order_relaxed);
   }
-  // Down at once by half of the way, up slowly: what held a loop up is mostly not its own.
+  // A quarter of the way, up by little: what held a loop up once is mostly not its own.
   void fold(std::atomic<uint64_t> &word, int64_t ns) const {
     Time t = read(word);
     const int64_t more = ns - t.ns;
     if (!t.count || (t.count < kFew && more < 0)) return write(word, {ns, t.count + 1});  // the first ones are cold
-    write(word, {t.ns + (more < 0 ? more / 2 : std::min(more, t.ns) / 4), t.count + 1});
+    write(word, {t.ns + std::min(more, t.ns / 4) / 4, t.count + 1});
   }
 
   uint64_t key_;

@@ -63,8 +63,7 @@ struct Pool {
   std::atomic<int32_t> inside{0};  // workers that hold the current loop's arguments
   std::atomic<int32_t> core{-1};   // where the owner of the last loop was
   std::atomic<pid_t> owner{0};     // which thread that is
-  std::atomic<int64_t> last{0};    // when a loop that could be shared began, in ns
-  std::atomic<int64_t> spared{0};  // what the loops since the last pause might have saved, had a worker been awake
+  opgraft::Spared spared;
   LoopTimes::Slot times[LoopTimes::kSlots];
   std::atomic<bool> busy{false};
   std::atomic<bool> open{false};  // workers may join the current loop
@@ -158,15 +157,8 @@ struct Pool {
       f(a, 0, total, 0);
       previous = Ran{loop_times, false, begin, now()};
     };
-    if (begin - last.exchange(begin, std::memory_order_relaxed) > kSoon) spared.store(0, std::memory_order_relaxed);
     const int64_t gain = loop_times.gain(threads, begin);
-    if (sleeping.load(std::memory_order_relaxed) > 0) {
-      const int64_t sum = spared.load(std::memory_order_relaxed) + std::max<int64_t>(gain, 0);
-      spared.store(sum, std::memory_order_relaxed);
-      if (sum < kWaking) return alone();
-    } else if (gain <= 0) {
-      return alone();
-    }
+    if (!spared.worth(gain, sleeping.load(std::memory_order_relaxed) > 0, begin)) return alone();
     bool free = false;
     if (begin < balance.alone_until.load(std::memory_order_relaxed) || !busy.compare_exchange_strong(free, true))
       return alone();

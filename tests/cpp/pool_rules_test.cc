@@ -58,12 +58,25 @@ TEST(PoolBalance, AWorkerThatOnlyTakesLongToWakeKeepsLoopsAloneForMillisecondsAt
   book(balance, at, 60, 3000, 8);
   EXPECT_LE(balance.alone_until / 1000 - at - 3060, 16 * 3000);
 }
-// A loop of 20 us, 25 to the next, that has run alone and shared.
+TEST(PoolSpared, WorkersWakeWhereLoopsThatGainAddUp) {
+  opgraft::Spared spared;
+  const int64_t gain = opgraft::kWaking / 3 + 1, soon = opgraft::kSoon / 2;
+  EXPECT_TRUE(spared.worth(1, false, 0)) << "it is awake";
+  EXPECT_FALSE(spared.worth(0, false, 0));
+  EXPECT_FALSE(spared.worth(gain, true, 0));
+  EXPECT_FALSE(spared.worth(gain, true, soon));
+  EXPECT_TRUE(spared.worth(gain, true, 2 * soon));
+  EXPECT_FALSE(spared.worth(0, true, 3 * soon)) << "a loop that gains nothing wakes nobody, whatever others might save";
+  EXPECT_FALSE(spared.worth(-gain, true, 4 * soon));
+  EXPECT_TRUE(spared.worth(gain, true, 5 * soon));
+  EXPECT_FALSE(spared.worth(gain, true, 9 * soon)) << "a pause: they would sleep again";
+}
+// A loop of 20 us that has run alone and shared; `gap`, `pause`: from it to the next loop, shared and alone.
 struct LoopTimesOf20us {
-  LoopTimesOf20us(int64_t shared, int64_t gap) {
+  LoopTimesOf20us(int64_t shared, int64_t gap, int64_t pause = 5000) {
     for (int i = 0; i < 8; ++i) {
       times.ran(true, 0, shared, shared + gap);
-      times.ran(false, 0, 20'000, 25'000);
+      times.ran(false, 0, 20'000, 20'000 + pause);
     }
   }
   int gains() const {  // of 256 spans
@@ -80,7 +93,8 @@ TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_LT(trials, 16);
   EXPECT_GT(trials, 0);
   EXPECT_LT(LoopTimesOf20us(15'000, 15'000).gains(), 16) << "what follows the loop is slower by more than it saves";
-  EXPECT_GT(LoopTimesOf20us(12'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
+  EXPECT_LT(LoopTimesOf20us(10'000, 19'000, 8000).gains(), 16) << "and by more than the loop itself takes";
+  EXPECT_GT(LoopTimesOf20us(12'000, 1'100'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
 }
 TEST(PoolLoopTimes, LoopsOfOneBodyAreToldApartByWhatTheyWorkOn) {
   opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
