@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 
 #include "aot_ops/common/balance.h"
@@ -11,15 +12,15 @@ namespace opgraft {
 
 // One loop's two times, in a table of its pool. A body may do for each range what it does once for the whole loop, as a
 // product that packs its other factor: the pace of a shared loop does not tell what it would take alone. So each is
-// measured, and each again in one of 64 spans of time, long enough for the caches to follow the change. What its
-// thread does until its next loop counts too, up to twice what the loop takes alone: it takes longer where the data lie
-// in another core's cache. Loops are told apart by a hash: two may be taken for one, and a writer may lose to another.
-// It is a guess.
+// measured, and each again in one of 64 spans of time, long enough for the caches to follow the change and for workers
+// to wake: the loop that wakes them says nothing. What its thread does until its next loop counts too, up to twice what
+// the loop takes alone: it takes longer where the data lie in another core's cache. Loops are told apart by a hash: two
+// may be taken for one, and a writer may lose to another. It is a guess.
 class LoopTimes {
  public:
   static constexpr int kSlots = 1024;
   static constexpr int64_t kLong = 1'000'000;  // from here on the pace is good enough, and a trial too dear
-  static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms
+  static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms, or eight loops
   // From above: 36 bits of key, 4 of how often it was measured, 24 of time.
   struct alignas(32) Slot {
     std::atomic<uint64_t> alone{0}, shared{0};  // until the next loop
@@ -40,7 +41,8 @@ class LoopTimes {
     if (a.ns < 0) return kWaking;
     const int64_t ideal = a.ns - a.ns / threads;
     if (a.ns >= kLong) return ideal;
-    switch (mixed(uint64_t(now / kSpan)) >> 58) {
+    const int64_t span = std::max(kSpan, int64_t(std::bit_ceil(uint64_t(8 * a.ns))));
+    switch (mixed(uint64_t(now / span)) >> 58) {
       case 0: return ideal;
       case 1: return 0;
     }

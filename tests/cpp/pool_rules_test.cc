@@ -96,6 +96,19 @@ TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_LT(LoopTimesOf20us(10'000, 19'000, 8000).gains(), 16) << "and by more than the loop itself takes";
   EXPECT_GT(LoopTimesOf20us(12'000, 1'100'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
 }
+TEST(PoolLoopTimes, ATrialLastsForSeveralRunsOfALongLoop) {
+  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+  opgraft::LoopTimes times(slots, &slots, 0, 100, 1);
+  const int64_t length = 500'000;  // longer than a span: in one the first run may be the one that wakes the workers
+  for (int i = 0; i < 8; ++i) times.ran(true, 0, length, length), times.ran(false, 0, length, length);
+  int trials = 0, running = 0;
+  for (int64_t i = 0; i < 20'000; ++i) {
+    const bool shared = times.gain(2, i * length) > 0;
+    if (!shared && running) EXPECT_GE(running, 7) << "at " << i;
+    running = shared ? running + 1 : 0, trials += running == 1;
+  }
+  EXPECT_GT(trials, 10);
+}
 TEST(PoolLoopTimes, LoopsOfOneBodyAreToldApartByWhatTheyWorkOn) {
   opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
   const auto loop = [&](uint64_t sizes) { return opgraft::LoopTimes(slots, &slots, sizes, 8, 1); };
