@@ -59,10 +59,15 @@ inline int64_t processors() {
   return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
-// `strip_bytes`: of one row of the dense operand's strip.
-inline int32_t block_length(int64_t strip_bytes, int64_t columns) {
-  const int64_t fits = std::clamp<int64_t>(caches().l1 * 7 / 10 / strip_bytes / 16 * 16, 32, 512);
-  const int64_t blocks = std::max<int64_t>(1, (columns + fits - 1) / fits);
+// Columns of a block. `strip_bytes`: of one row of the dense operand's strip; a block of them lies in L1. `entries`: of
+// a row, in the mean. Each block reads and writes the sums of the rows, which lie in L2: where a row has few entries
+// blocks are longer, until it has twelve in each, or their strip is four times L1's share (with 0.5, 1, 2, 3 and 5 % of
+// 2048 x 2048 by 256 on Emerald Rapids 0.89, 0.85, 0.83, 0.87 and 0.90 of the time).
+inline int32_t block_length(int64_t strip_bytes, int64_t columns, double entries) {
+  const int64_t in_l1 = std::clamp<int64_t>(caches().l1 * 7 / 10 / strip_bytes / 16 * 16, 32, 512);
+  const double filled = 12 * double(columns) / std::max(entries, 1.0);
+  const int64_t length = std::clamp(int64_t(std::min(filled, 1e6)) / 16 * 16, in_l1, 4 * in_l1);
+  const int64_t blocks = std::max<int64_t>(1, (columns + length - 1) / length);
   return int32_t(std::max<int64_t>(1, (columns + blocks - 1) / blocks));
 }
 

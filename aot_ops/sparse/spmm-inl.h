@@ -100,6 +100,11 @@ template <int V> HWY_NOINLINE void GroupsOf(const Group *g, int64_t count, const
   for (const Group *end = g + count; g < end; ++g) {
     float *rows[kGroupRows];
     for (int r = 0; r < kGroupRows; ++r) rows[r] = g->rows[r] < 0 ? none : y + g->rows[r] * ldy;
+    if (g + 1 < end)
+      for (int r = 0; r < kGroupRows; ++r) {
+        const float *next = g[1].rows[r] < 0 ? none : y + g[1].rows[r] * ldy;
+        for (int v = 0; v < V; ++v) __builtin_prefetch(next + v * kSpmmLanes);
+      }
     if (!g->joint) Sliced<V>(*g, steps + g->at, d, rows);
     else if (finite) Joint<V, false>(*g, steps + g->at, d, rows);
     else Joint<V, true>(*g, steps + g->at, d, rows);

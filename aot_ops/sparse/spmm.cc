@@ -60,16 +60,28 @@ struct Layout {
   int64_t all_sums() const { return strips.padded * rows; }
 };
 
-int32_t block_of(int64_t inner) { return block_length(StripWidth_simd()() * 4, inner); }
+int32_t block_of(int64_t inner, double entries) { return block_length(StripWidth_simd()() * 4, inner, entries); }
+
+// Whether the sums may lie in y: float32 by whole vectors and lines, and rows so close that those of a task do not meet
+// in the same sets of L2.
+bool sums_in_y(const Product &p, int64_t padded) {
+  constexpr int64_t kLine = 64, kFarthest = 4096;  // bytes
+  const int64_t next = p.y.row_stride * 4;
+  return p.dtype == OPGRAFT_FLOAT32 && p.y.column_stride == 1 && padded == p.columns && next % kLine == 0 &&
+         next <= kFarthest && reinterpret_cast<uintptr_t>(p.y.data) % kLine == 0;
+}
 
 }  // namespace
 
 uint64_t workspace_bytes(const Product &p, int64_t threads) {
-  const Layout l(p, block_of(p.inner), threads, StripWidth_simd()());  // narrower ones take no more
-  return 4 * uint64_t(l.tiles() + l.all_sums());
+  // Narrower strips and longer blocks take no more, but for the last columns of a block.
+  const Layout l(p, block_of(p.inner, double(p.inner)), threads, StripWidth_simd()());
+  return 4 * uint64_t(l.strips.padded * (p.inner + 2 * l.blocks) + l.all_sums());
 }
 
-Packing::Packing(Csr &m, bool may_be_dense) : packer_((tidy(m), m), block_of(m.columns_count), may_be_dense) {}
+Packing::Packing(Csr &m, bool may_be_dense)
+    : packer_((tidy(m), m), block_of(m.columns_count, double(m.nonzeros()) / double(std::max<int64_t>(m.rows, 1))),
+              may_be_dense) {}
 
 void multiply(Context &c, const Product &p, const Packed &s) {
   if (p.rows == 0 || p.columns == 0) return;
@@ -97,6 +109,7 @@ void multiply(Context &c, const Product &p, const Packed &s) {
   const auto groups = Groups_simd();
   const auto store = StoreRow_simd(p.dtype);
   const int64_t element = int64_t(dtype_size(p.dtype));
+  const bool in_y = sums_in_y(p, l.strips.padded);
   const auto *task_begin = s.at<int64_t>(s.task_begin), *group_begin = s.at<int64_t>(s.group_begin);
   const auto *task_rows = s.at<int32_t>(s.task_rows);
   const auto *all = s.at<Group>(s.groups);
@@ -109,25 +122,28 @@ void multiply(Context &c, const Product &p, const Packed &s) {
       [&](int64_t u, int worker) {
         const int64_t t = u / parts, first = u % parts * at_once, last = std::min(first + at_once, l.strips.count);
         const int32_t *rows = task_rows + task_begin[t], *rows_end = task_rows + task_begin[t + 1];
-        const int64_t none = p.rows + worker;  // of what has no row; what memory held there could slow its sums down
+        // Of a strip: the sums of row 0, how far apart the rows' are, and those of what has no row, where what memory
+        // held could slow them down.
+        const auto sums_of = [&](int64_t strip) {
+          float *of = sums + l.sums(strip), *none = of + (p.rows + worker) * l.strips.width_of(strip);
+          if (!in_y) return std::tuple(of, l.strips.width_of(strip), none);
+          return std::tuple(reinterpret_cast<float *>(to_y(0, l.strips.begin(strip))), p.y.row_stride, none);
+        };
         for (int64_t strip = first; strip < last; ++strip) {
-          const int64_t width = l.strips.width_of(strip);
-          const auto clear = [&](int64_t row) {
-            std::memset(sums + l.sums(strip) + row * width, 0, size_t(width) * 4);
-          };
-          std::for_each(rows, rows_end, clear);
+          const auto [y, ldy, none] = sums_of(strip);
+          const auto clear = [&](float *row) { std::memset(row, 0, size_t(l.strips.width_of(strip)) * 4); };
+          for (const int32_t *r = rows; r < rows_end; ++r) clear(y + *r * ldy);
           clear(none);
         }
         for (int64_t b = 0; b < l.blocks; ++b) {
           const int64_t g = group_begin[t * l.blocks + b], count = group_begin[t * l.blocks + b + 1] - g;
           for (int64_t strip = first; strip < last; ++strip) {
-            const int64_t width = l.strips.width_of(strip);
-            float *y = sums + l.sums(strip);
-            groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), width, y, width, y + none * width,
-                   finite.load(std::memory_order_relaxed));
+            const auto [y, ldy, none] = sums_of(strip);
+            groups(all + g, count, s.at<Step>(s.steps), tiles + l.tile(strip, b), l.strips.width_of(strip), y, ldy,
+                   none, finite.load(std::memory_order_relaxed));
           }
         }
-        for (int64_t strip = first; strip < last && p.y.column_stride == 1; ++strip) {
+        for (int64_t strip = first; strip < last && p.y.column_stride == 1 && !in_y; ++strip) {
           const int64_t begin = l.strips.begin(strip);
           for (const int32_t *r = rows; r < rows_end; ++r)
             store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin, to_y(*r, begin),

@@ -83,6 +83,18 @@ def test_packed_product(kind, dtype):
         close(turned(Tensor(rows_of_x)).asnumpy(), want, bound, u)
 
 
+@pytest.mark.parametrize("density", [0.002, 0.02, 0.06, 0.2])
+def test_sums_in_the_result_and_beside_it_are_the_same_bits(density):
+    rng = np.random.default_rng(1)
+    s = np.where(rng.random((300, 3000)) < density, rng.standard_normal((300, 3000)), 0).astype(np.float32)
+    d = rng.standard_normal((3000, 65)).astype(np.float32)
+    times = Times(s, True)
+    beside = times(Tensor(d)).asnumpy()  # rows that begin anywhere
+    close(beside, *exact(s, d), 2.0**-24)
+    for n in (64, 16, 48):
+        np.testing.assert_array_equal(times(Tensor(np.ascontiguousarray(d[:, :n]))).asnumpy(), beside[:, :n])
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_zeros_do_not_meet_infinity(kind):
     s = np.where(pattern(kind, 100, 300), 1.5, 0).astype(np.float32)
