@@ -26,9 +26,11 @@ struct ConvCut {
   int64_t scratch = 0;           // floats that one thread needs
   // Winograd: size and grain are in rows of tiles of 2 x 2 pixels, bands are bands of these times `strips`.
   int64_t strips = 1, columns = 0;  // of the tiles' columns, and tiles of one across
-  int64_t tiles = 0;                // of a unit, and what whole vectors reach behind them
-  int64_t block = 1;                // panels of output channels whose sums are there at a time
-  int64_t wide = 0;                 // floats of a row of y's in scratch
+  int64_t tiles = 0;                // whole vectors of a unit's: floats from channel to channel of x
+  int64_t sums = 0;                 // from output channel to output channel: tiles, and what vectors reach behind them
+  int64_t position = 0, sums_position = 0;  // floats from one of the 16 positions to the next
+  int64_t block = 1;                        // panels of output channels whose sums are there at a time
+  int64_t wide = 0;                         // floats of a row of y's in scratch
 };
 
 // y[n, o, i, j] = act(scale[o] sum(weight[o, c, k, l] x[n, group's c, h.at(i, k), w.at(j, l)]) + shift[o] + residual).
@@ -102,6 +104,8 @@ inline int64_t conv_units(const Conv &g) {
   return g.batch * (!g.depthwise() ? g.groups : g.nhwc ? 1 : g.outputs) * g.cut.bands * g.cut.parts;
 }
 constexpr int64_t kConvLine = 16;  // floats of a cache line
+// `floats` and up to two lines more: an odd number of them. What lies so far apart does not meet in one set of L1.
+inline int64_t odd_lines(int64_t floats) { return ((floats + kConvLine - 1) / kConvLine | 1) * kConvLine; }
 // Floats in front of a thread's scratch, whole cache lines: which band it holds, and where the taps are.
 inline int64_t scratch_head(const ConvCut &c) { return (2 * (c.taps + 1) + kConvLine - 1) / kConvLine * kConvLine; }
 // Rows or pixels of band b: [first, last).

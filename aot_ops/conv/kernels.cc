@@ -298,19 +298,25 @@ void winograd_plan(Conv &g) {
   for (int64_t r = 1; r <= std::clamp<int64_t>(most / c.columns, 1, tall); ++r)
     if (const int64_t cost = (tall + r - 1) / r * whole(r * c.columns); cost <= least) least = cost, c.grain = r;
   c.bands = (tall + c.grain - 1) / c.grain * c.strips;
-  c.tiles = whole((c.grain - 1) * c.columns + whole(c.columns));
+  c.tiles = whole(c.grain * c.columns);
+  c.sums = whole((c.grain - 1) * c.columns + whole(c.columns));
+  // The last channel's vectors reach behind it. An odd number of cache lines: one tile's positions are written
+  // together, and 16 of them in one set of L1 would push each other out.
+  c.position = each * c.tiles + whole(c.columns);
+  c.position = (c.position / kConvLine | 1) * kConvLine;
   const double units = double(g.batch * g.groups * c.bands);
   const double cycles = units * double(c.tiles / lanes * 16 * g.m() * each) / 2;
   c.parts = parts_of(wanted_units(cycles), units, panels);
   const int64_t of_part = (panels + c.parts - 1) / c.parts;
-  c.block = std::clamp<int64_t>((96 << 10) / (16 * 4 * rows * c.tiles), 1, of_part);
+  c.block = std::clamp<int64_t>((96 << 10) / (16 * 4 * rows * c.sums), 1, of_part);
   c.together = std::min<int64_t>(8, each);
   c.line = 2 * c.columns + 2;
   c.stride = (2 * c.grain + 2) * c.line;
   c.wide = 2 * whole(c.columns);
   const int64_t outputs = c.block * rows;
+  c.sums_position = odd_lines(outputs * c.sums);
   const int64_t padded = c.together * c.stride + 2 * panel, turned = g.nhwc ? 2 * c.columns * outputs : 0;
-  c.scratch = 16 + 16 * (each + outputs) * c.tiles + 2 * outputs * c.wide + std::max(padded, turned);
+  c.scratch = 16 + 16 * (c.position + c.sums_position) + 2 * outputs * c.wide + std::max(padded, turned);
   c.scratch = (c.scratch + 15) / 16 * 16;
 }
 

@@ -21,10 +21,11 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// Products of one of the 16 positions: to[o * ld + t] = sum over c < steps of w[o, c] v[c * ld + t], for R output
+// Products of one of the 16 positions: to[o * ldto + t] = sum over c < steps of w[o, c] v[c * ld + t], for R output
 // channels o of each of P panels, `steps` by kTileRows floats apart, and V vectors of tiles t.
 template <int R, int V, int P> HWY_INLINE void SumTiles(const float *HWY_RESTRICT w, const float *HWY_RESTRICT v,
-                                                        int64_t steps, int64_t ld, float *HWY_RESTRICT to) {
+                                                        int64_t steps, int64_t ld, float *HWY_RESTRICT to,
+                                                        int64_t ldto) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kAheadOfWeights = 512;  // floats: large weights come from memory, once
   const int64_t next = steps * kTileRows;
@@ -57,21 +58,21 @@ template <int R, int V, int P> HWY_INLINE void SumTiles(const float *HWY_RESTRIC
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 2
-      for (int i = 0; i < V; ++i) hn::StoreU(acc[p][r][i], d, to + (p * kTileRows + r) * ld + i * kLanes);
+      for (int i = 0; i < V; ++i) hn::StoreU(acc[p][r][i], d, to + (p * kTileRows + r) * ldto + i * kLanes);
     }
   }
 }
 
 // -> the rows done: the first panel's, or those of two panels where one vector alone would wait for its sums.
 HWY_NOINLINE inline int64_t AnySumTiles(int64_t rows, bool two, const float *w, const float *v, int64_t steps,
-                                        int64_t ld, float *to) {
+                                        int64_t ld, float *to, int64_t ldto) {
   constexpr bool kShort = kTileRows < 8;
   if (kShort && !two && rows >= 2 * kTileRows) {
-    SumTiles<kTileRows, 1, kShort ? 2 : 1>(w, v, steps, ld, to);
+    SumTiles<kTileRows, 1, kShort ? 2 : 1>(w, v, steps, ld, to, ldto);
     return 2 * kTileRows;
   }
 #define OPGRAFT_SUM_TILES(R) \
-  case R: two ? SumTiles<R, 2, 1>(w, v, steps, ld, to) : SumTiles<R, 1, 1>(w, v, steps, ld, to); return R
+  case R: two ? SumTiles<R, 2, 1>(w, v, steps, ld, to, ldto) : SumTiles<R, 1, 1>(w, v, steps, ld, to, ldto); return R
   switch (std::min<int64_t>(rows, kTileRows)) {
     OPGRAFT_SUM_TILES(1);
     OPGRAFT_SUM_TILES(2);
@@ -176,7 +177,7 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
   const int64_t each = g.channels / g.groups, m = g.m(), panels = (m + kTileRows - 1) / kTileRows;
   const int64_t rows_of_bands = c.bands / c.strips, outputs = c.block * kTileRows, wide = c.wide;
   int64_t *held = reinterpret_cast<int64_t *>(scratch);  // which unit's tiles lie in the scratch
-  float *v = scratch + 16, *sums = v + 16 * each * c.tiles, *rows = sums + 16 * outputs * c.tiles;
+  float *v = scratch + 16, *sums = v + 16 * c.position, *rows = sums + 16 * c.sums_position;
   float *padded = rows + 2 * outputs * wide, *turned = padded;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t part = unit % c.parts, band = unit / c.parts, strip = band % c.strips;
@@ -188,9 +189,10 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
                                                        : (image * g.channels + group * each) * g.h.in * g.w.in);
     if (*held != band) {
       if (*held < 0) {  // whole vectors are read, also behind the last tile: see kReach
-        const int64_t most = (c.grain * c.columns + kLanes - 1) / kLanes * kLanes;  // that are multiplied
-        for (int64_t i = 0; i < 16 * each && count < most; ++i) Zeros(v + i * c.tiles + count, most - count);
-        for (int64_t i = 0; i < 16 * outputs; ++i) Zeros(sums + i * c.tiles + count, c.tiles - count);
+        for (int64_t i = 0; i < 16 * each && count < c.tiles; ++i)
+          Zeros(v + i / each * c.position + i % each * c.tiles + count, c.tiles - count);
+        for (int64_t i = 0; i < 16 * outputs; ++i)
+          Zeros(sums + i / outputs * c.sums_position + i % outputs * c.sums + count, c.sums - count);
       }
       g.w.before = whole.w.before - 2 * column;
       for (int64_t from = 0; from < each; from += c.together) {
@@ -199,7 +201,7 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
         for (int64_t k = 0; k < some; ++k)
           for (int64_t r = 0; r < tall; ++r)
             IntoTiles(padded + k * c.stride + 2 * r * c.line, c.line, across, v + (from + k) * c.tiles + r * across,
-                      each * c.tiles);
+                      c.position);
       }
       *held = band;
     }
@@ -211,14 +213,14 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
         for (int64_t t = 0; t < count; t += 2 * kLanes)
           for (int64_t k = 0; k < these;)
             k += AnySumTiles(these - k, count - t > kLanes,
-                             g.packed + ((group * 16 + p) * panels * kTileRows + o + k) * each,
-                             v + p * each * c.tiles + t, each, c.tiles, sums + (p * outputs + k) * c.tiles + t);
+                             g.packed + ((group * 16 + p) * panels * kTileRows + o + k) * each, v + p * c.position + t,
+                             each, c.tiles, sums + p * c.sums_position + k * c.sums + t, c.sums);
       const int64_t n = std::min(2 * across, g.w.out - 2 * column);
       for (int64_t r = 0; r < tall; ++r) {
         const int64_t i = 2 * (row + r), two = std::min<int64_t>(2, g.h.out - i);
         for (int64_t k = 0; k < these; ++k) {
           float *upper = rows + 2 * k * wide;
-          FromTiles(sums + k * c.tiles + r * across, outputs * c.tiles, across, upper, upper + wide);
+          FromTiles(sums + k * c.sums + r * across, c.sums_position, across, upper, upper + wide);
           for (int64_t l = 0; l < two; ++l) {
             if (!AllFinite(upper + l * wide, n))
               SumByFormula(whole, x, group, o + k, i + l, 2 * column, n, upper + l * wide);
