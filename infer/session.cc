@@ -126,6 +126,12 @@ struct Bound {
       tensors.push_back(
           {data, t.type.dims.data(), int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
     }
+    std::vector<int64_t> last_reader(plan->outputs.size(), -1);  // of outputs' memory: the instruction's number
+    const auto number = [&](const Instruction &ins) { return &ins - plan->instructions.data(); };
+    for (auto &ins : plan->instructions)
+      for (int32_t i = 0; i < ins.n_inputs; ++i)
+        if (auto &place = plan->tensors[size_t(ins.first_tensor + i)].place; place.kind == Place::kOutput)
+          last_reader[size_t(place.index)] = number(ins);
     for (auto &ins : plan->instructions) {
       opgraft_tensor *first = tensors.data() + ins.first_tensor;
       opgraft_call call{sizeof(opgraft_call),
@@ -139,7 +145,12 @@ struct Bound {
                         ins.workspace_bytes ? static_cast<char *>(arena.get()) + ins.workspace_offset : nullptr,
                         ins.workspace_bytes,
                         services,
-                        ins.packed.empty() ? nullptr : ins.packed.data()};
+                        ins.packed.empty() ? nullptr : ins.packed.data(),
+                        0};
+      for (int32_t i = 0; i < std::min(ins.n_outputs, 64); ++i)
+        if (auto &place = plan->tensors[size_t(ins.first_tensor + ins.n_inputs + i)].place;
+            place.kind == Place::kOutput && last_reader[size_t(place.index)] <= number(ins))
+          call.unread |= uint64_t(1) << i;
       if (ins.op->native->init) {
         std::vector<opgraft_tensor> known(first, first + ins.n_inputs);  // values of constants only
         for (int32_t i = 0; i < ins.n_inputs; ++i)

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "aot_ops/common/scratch.h"
+#include "aot_ops/common/streams.h"
 #include "opgraft/op.h"
 
 namespace opgraft {
@@ -266,6 +267,7 @@ template <Form form> void Kernel(Context &c) {
   g.x = c.input(0).raw(), g.weight = c.input(1).raw(), g.y = c.output(0).raw();
   if constexpr (form != kPlain) g.activation = activation(c);
   if (c.inputs() > kResidual[form]) g.residual = c.input(kResidual[form]).raw();
+  g.past = goes_past_caches(c) && g.pixels() % kConvLine == 0;
   g.packed = static_cast<const float *>(c.packed(1));
   Scratch<float> memory(c, total_floats(g, g.packed, c.threads()));
   float *scratch = memory.get();

@@ -45,6 +45,7 @@ struct Conv {
   const float *scale = nullptr, *shift = nullptr;  // by output channel
   const float *packed = nullptr;                   // weights in the kernel's form
   bool winograd = false;                           // which is that of Winograd's tiles
+  bool past = false;   // results of the general kernel go past the caches, where these are whole vectors of pixels
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
   ConvCut cut{};
 

@@ -91,6 +91,7 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
           t.scale = g.scale + o, t.shift = g.shift + o;
           const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + before_it;
           t.y = straight ? static_cast<float *>(g.y) + y : nullptr;
+          t.past = g.past && straight && !t.gaps && reinterpret_cast<uintptr_t>(t.y) % (4 * kLanes) == 0;
           t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
           t.ahead_begin = std::min(fetched, t.steps - share), t.ahead_end = t.ahead_begin + share;
           fetched += share;
@@ -244,6 +245,7 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
     if (c.pixel_lanes) PixelLanes<T>(g, b, t, source, p0, p1);
     else ChannelLanes<T>(g, b, t, source, p0, p1);
   }
+  if (g.past) hwy::FlushStream();
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -10,6 +10,7 @@
 #define OPGRAFT_CONV_TILE_INL_H_
 #endif
 
+#include "hwy/cache_control.h"
 #include "fill-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -28,7 +29,7 @@ struct ConvTile {
   int64_t ahead_begin = 0, ahead_end = 0, ahead = 0;
   // Of pixels that lie on both sides of the padding between two lines: which lanes of each vector are pixels, and where
   // the first of them goes. What is stored behind the last is written over by the tiles that follow.
-  bool gaps = false;
+  bool gaps = false, past = false;  // past: y begins at whole vectors and goes past the caches
   uint64_t lanes[4] = {};
   int64_t places[4] = {};
 };
@@ -75,8 +76,10 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
   if (kPixels && t.y) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
-      __builtin_prefetch(t.y + r * t.ld, 1);
-      __builtin_prefetch(t.y + r * t.ld + V * kLanes - 1, 1);
+      if (!t.past) {
+        __builtin_prefetch(t.y + r * t.ld, 1);
+        __builtin_prefetch(t.y + r * t.ld + V * kLanes - 1, 1);
+      }
       if (t.residual) {
         __builtin_prefetch(t.residual + r * t.ld);
         __builtin_prefetch(t.residual + r * t.ld + V * kLanes - 1);
@@ -154,6 +157,14 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
       for (int r = 0; r < R; ++r)
         hn::StoreU(hn::CompressBits(acc[r][v], reinterpret_cast<const uint8_t *>(t.lanes + v)), d,
                    t.y + r * t.ld + t.places[v]);
+    }
+    return;
+  }
+  if (kPixels && t.y && t.past) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) hn::Stream(acc[r][v], d, t.y + r * t.ld + v * kLanes);
     }
     return;
   }

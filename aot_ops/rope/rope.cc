@@ -95,13 +95,13 @@ Sheet sheet(std::span<const int64_t> x, std::span<const int64_t> table) {
   return s;
 }
 
-// Where the call's tensors push each other out of L3 anyway, lines of the result need not be read before they are
-// written.
+// Where the call's tensors push each other out of L3 anyway and no operator reads the results, lines of them need not
+// be read before they are written.
 bool past_caches(const Context &c, const Rotation &r, const Sheet &s) {
   int64_t bytes = 0;
   for (int i = 0; i < c.outputs(); ++i) bytes += 2 * 4 * c.output(i).size();
-  return c.input(0).dtype() == OPGRAFT_FLOAT32 && (bytes > kCaches || goes_past_caches(c)) && s.x != s.y &&
-         reinterpret_cast<uintptr_t>(s.y) % 64 == 0 && r.dim % 16 == 0 && r.pairs % 16 == 0;
+  return c.input(0).dtype() == OPGRAFT_FLOAT32 && ((bytes > kCaches && c.unread()) || goes_past_caches(c)) &&
+         s.x != s.y && reinterpret_cast<uintptr_t>(s.y) % 64 == 0 && r.dim % 16 == 0 && r.pairs % 16 == 0;
 }
 
 void run(Context &c, Rotation r, const Sheet &s) {

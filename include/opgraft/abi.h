@@ -21,7 +21,7 @@ extern "C" {
 #endif
 
 #define OPGRAFT_ABI_MAJOR 1
-#define OPGRAFT_ABI_MINOR 2
+#define OPGRAFT_ABI_MINOR 3
 #define OPGRAFT_ABI_VERSION ((OPGRAFT_ABI_MAJOR << 16) | OPGRAFT_ABI_MINOR)
 
 #define OPGRAFT_NOTE_OWNER "opgraft"
@@ -171,6 +171,9 @@ typedef struct opgraft_call {
   uint64_t workspace_bytes;
   const opgraft_host *host;  /* null: run on the calling thread */
   const void *const *packed; /* per input what prepare made of it, or null; may be null itself */
+  /* Bit i < 64: output i leaves the graph for memory of the caller's, and no operator of the graph reads it. 0: one
+   * may, or it is not known. Since 1.3. */
+  uint64_t unread;
 } opgraft_call;
 
 /* The descriptor. Members after `kernel` may be null. All functions are reentrant. */

@@ -304,6 +304,11 @@ class Context : public Arguments {
   template <class State> State *state() const { return static_cast<State *>(call_->state); }
   // What `prepare` made of input i, or null (in MindSpore, or when the input is no constant).
   const void *packed(int i) const { return call_->packed ? call_->packed[i] : nullptr; }
+  // Whether no operator reads the outputs, as far as the host knows: opgraft_call.unread.
+  bool unread() const {
+    const uint64_t all = call_->n_outputs < 64 ? (uint64_t(1) << call_->n_outputs) - 1 : ~uint64_t(0);
+    return call_->struct_size >= offsetof(opgraft_call, unread) + sizeof all && (call_->unread & all) == all;
+  }
   int threads() const { return call_->host ? call_->host->threads(call_->host->context) : 1; }
 
   // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of at least `grain`. What a

@@ -255,7 +255,7 @@ TEST(NativeFace, WhatIsThrownBecomesStatusAndMessage) {
       if (w != "workspace") status = op.init(&args, &state);
       std::vector<char> scratch(bytes);
       opgraft_call call{sizeof call,    1,     1,      attrs.size(), &in, &out, attrs.data(), state,
-                        scratch.data(), bytes, host(), nullptr};
+                        scratch.data(), bytes, host(), nullptr,      0};
       if (w == "kernel" || w == "body") status = op.kernel(&call);
       if (w == "reference") status = op.reference(&call);
       EXPECT_EQ(status, t.status) << where << " " << t.what;

@@ -45,8 +45,9 @@ PIN_SIZE(sizeof(opgraft_infer_args) == 56);
 PIN_MEMBER(AT(opgraft_call, struct_size, 0) && AT(opgraft_call, n_inputs, 4) && AT(opgraft_call, n_outputs, 8) &&
            AT(opgraft_call, n_attrs, 12) && AT(opgraft_call, inputs, 16) && AT(opgraft_call, outputs, 24) &&
            AT(opgraft_call, attrs, 32) && AT(opgraft_call, state, 40) && AT(opgraft_call, workspace, 48) &&
-           AT(opgraft_call, workspace_bytes, 56) && AT(opgraft_call, host, 64) && AT(opgraft_call, packed, 72));
-PIN_SIZE(sizeof(opgraft_call) == 80);
+           AT(opgraft_call, workspace_bytes, 56) && AT(opgraft_call, host, 64) && AT(opgraft_call, packed, 72) &&
+           AT(opgraft_call, unread, 80));
+PIN_SIZE(sizeof(opgraft_call) == 88);
 
 PIN_MEMBER(AT(opgraft_op, struct_size, 0) && AT(opgraft_op, abi_version, 4) && AT(opgraft_op, name, 8) &&
            AT(opgraft_op, version, 16) && AT(opgraft_op, manifest, 24) && AT(opgraft_op, manifest_end, 32) &&
@@ -65,4 +66,4 @@ PIN_ELEMENT(OPGRAFT_OK == 0 && OPGRAFT_INVALID_VALUE == 1 && OPGRAFT_INVALID_TYP
             OPGRAFT_OUT_OF_MEMORY == 4 && OPGRAFT_INTERNAL == 5 && OPGRAFT_NOTHING_WRITTEN == 0x100);
 PIN_ELEMENT(OPGRAFT_ATTR_BOOL == 1 && OPGRAFT_ATTR_FLOATS2D == 8);
 
-TEST(Layout, VersionIsTheOneThatIsPinned) { EXPECT_EQ(OPGRAFT_ABI_VERSION, 0x10002); }
+TEST(Layout, VersionIsTheOneThatIsPinned) { EXPECT_EQ(OPGRAFT_ABI_VERSION, 0x10003); }

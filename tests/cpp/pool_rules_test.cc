@@ -104,7 +104,9 @@ TEST(PoolLoopTimes, ATrialLastsForSeveralRunsOfALongLoop) {
   int trials = 0, running = 0;
   for (int64_t i = 0; i < 20'000; ++i) {
     const bool shared = times.gain(2, i * length) > 0;
-    if (!shared && running) EXPECT_GE(running, 7) << "at " << i;
+    if (!shared && running) {
+      EXPECT_GE(running, 7) << "at " << i;
+    }
     running = shared ? running + 1 : 0, trials += running == 1;
   }
   EXPECT_GT(trials, 10);
