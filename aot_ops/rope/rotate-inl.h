@@ -129,8 +129,7 @@ HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin
       auto turn = [&](int64_t head, int64_t row) HWY_ATTR {
         const int64_t at = head * sheet.head_step + row * sheet.row_step;
         if constexpr (kStream)  // the next head's row: no prefetcher of the processor's foresees where that lies
-          for (int64_t i = 0; i < r.dim; i += 64 / int64_t(sizeof(T)))
-            __builtin_prefetch(x + at + sheet.head_step + i);
+          for (int64_t i = 0; i < r.dim; i += 64 / int64_t(sizeof(T))) __builtin_prefetch(x + at + sheet.head_step + i);
         TurnRow<kBack, kInterleaved, kStream>(r, x + at, y + at, factors[row], pair, pairs);
       };
       if (sheet.head_step > sheet.row_step) {  // in the order of memory

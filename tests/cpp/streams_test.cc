@@ -89,9 +89,8 @@ TEST(Streams, KernelsAreToldWhichResultsLeaveTheGraph) {
   g->outputs = {y, one(*g, "Abs", {t})};
   Session s(std::make_shared<Model>(g));
   std::vector<std::pair<std::string, uint64_t>> told;
-  s.set_observer([&](NodeId node, const opgraft_call &call, int64_t) {
-    told.emplace_back(g->node(node).op, call.unread);
-  });
+  s.set_observer(
+      [&](NodeId node, const opgraft_call &call, int64_t) { told.emplace_back(g->node(node).op, call.unread); });
   s.run({floats({5})});
   const std::vector<std::pair<std::string, uint64_t>> want = {{"Neg", 0}, {"Exp", 0}, {"Abs", 1}};
   EXPECT_EQ(told, want);
