@@ -105,7 +105,7 @@ inline int64_t conv_units(const Conv &g) {
   return g.batch * (!g.depthwise() ? g.groups : g.nhwc ? 1 : g.outputs) * g.cut.bands * g.cut.parts;
 }
 constexpr int64_t kConvLine = 16;  // floats of a cache line
-// `floats` and up to two lines more: an odd number of them. What lies so far apart does not meet in one set of L1.
+// `floats` or up to two lines more, an odd number of lines: what lies so far apart does not meet in one set of L1.
 inline int64_t odd_lines(int64_t floats) { return ((floats + kConvLine - 1) / kConvLine | 1) * kConvLine; }
 // Floats in front of a thread's scratch, whole cache lines: which band it holds, and where the taps are.
 inline int64_t scratch_head(const ConvCut &c) { return (2 * (c.taps + 1) + kConvLine - 1) / kConvLine * kConvLine; }

@@ -300,10 +300,9 @@ void winograd_plan(Conv &g) {
   c.bands = (tall + c.grain - 1) / c.grain * c.strips;
   c.tiles = whole(c.grain * c.columns);
   c.sums = whole((c.grain - 1) * c.columns + whole(c.columns));
-  // The last channel's vectors reach behind it. An odd number of cache lines: one tile's positions are written
-  // together, and 16 of them in one set of L1 would push each other out.
-  c.position = each * c.tiles + whole(c.columns);
-  c.position = (c.position / kConvLine | 1) * kConvLine;
+  // The last channel's vectors reach behind it. One tile's positions are written together: in one set of L1, 16 of them
+  // would push each other out.
+  c.position = odd_lines(each * c.tiles + whole(c.columns));
   const double units = double(g.batch * g.groups * c.bands);
   const double cycles = units * double(c.tiles / lanes * 16 * g.m() * each) / 2;
   c.parts = parts_of(wanted_units(cycles), units, panels);

@@ -71,6 +71,16 @@ def test_what_is_not_finite_is_as_the_formula_has_it(layout):
     assert (np.abs(got[finite] - want[finite]) <= (bound + 2.0**-24 * np.abs(want))[finite]).all()
 
 
+@pytest.mark.parametrize("size", [(4, 8), (6, 4), (4, 18), (2, 2)])
+def test_winograds_tiles_of_one_position_do_not_reach_into_the_next(size):
+    """The last channel's vectors reach behind it; how far the next position lies depends on the channels."""
+    opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    for channels in range(32, 48):
+        net, x = nn.Conv2d(channels, 66, 3), normal(1, channels, *size)
+        wide = [a.astype(np.float64) for a in (x, net.weight.asnumpy())]
+        within(net(x), CONV.conv2d(*wide, pad_mode="same"), CONV.bound(0, *wide, pad_mode="same"))
+
+
 def test_threads_do_not_change_a_bit_of_winograds_tiles():
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
     for shape, out in (((1, 64, 31, 30), 40), ((2, 256, 7, 7), 130)):  # bands of rows, parts of the output channels
