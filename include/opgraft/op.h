@@ -365,8 +365,6 @@ class Context : public Arguments {
     return uint64_t(opgraft_magnitude(bytes)) << 56 | (h & ~uint64_t(0) >> 8);
   }
 
- public:
- private:
   const opgraft_call *call_;
 };
 
