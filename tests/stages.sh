@@ -20,13 +20,16 @@ run_pytest() {
   [ $rc = 0 ] || [ $rc = 5 ] || return $rc
   [ $alone = 0 ] || [ $alone = 5 ]
 }
-# stage NAME COMMAND…: runs a command in a shell of its own; its failure is counted, not fatal.
+# stage NAME COMMAND…: runs a command in a shell of its own; its failure is counted, not fatal, and the end of what it
+# printed is printed again by summary(): what comes after it may be long, and what keeps a log may keep its end alone.
 stage() {
-  local name=$1 rc=0 begin=$SECONDS
+  local name=$1 rc=0 begin=$SECONDS log=$RESULTS/said/$1.log
   shift
   say "$name"
-  OPGRAFT_STAGE=1 bash "$ROOT/build.sh" _stage "$@" || rc=$?
+  mkdir -p "$RESULTS/said"
+  OPGRAFT_STAGE=1 bash "$ROOT/build.sh" _stage "$@" 2>&1 | tee "$log" || rc=$?
   printf '%s: %d s\n' "$name" $((SECONDS - begin))
+  [ $rc != 0 ] && [ $rc != 77 ] || rm "$log"
   if [ $rc = 77 ]; then note skipped "$name"; return 0; fi
   # A test runner's JUnit file is counted by summary(); its exit code matters where that file shows no failure.
   case $1 in

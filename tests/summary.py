@@ -19,6 +19,9 @@ for file in sorted(folder.glob("*.xml")):
         total["failed"] += failed
         total["skipped"] += skipped
         total["passed"] += count["tests"] - failed - skipped
+for log in sorted(folder.glob("said/*.log")):  # of the stages that failed
+    lines = log.read_text(errors="replace").splitlines()
+    print(f"-- {log.stem}, which failed, said at its end", *lines[-60:], sep="\n")
 notes = folder / "stages.tsv"
 for line in notes.read_text().splitlines() if notes.exists() else []:
     result, name, *report = line.split("\t")

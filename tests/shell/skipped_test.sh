@@ -40,5 +40,7 @@ whole=$(bash -c "$all" 2>&1 </dev/null)
 rc=$?
 expect "where it is required that fails" 0 '^1$' echo $rc
 expect "and says why" 0 '^build.sh: MindSpore cannot be installed$' echo "$whole"
+expect "and once more at the end" 0 '^-- inside MindSpore, which failed, said at its end$' echo "$whole"
+expect "twice in all" 0 '^2$' grep -c '^build.sh: MindSpore cannot be installed$' <(echo "$whole")
 expect "and is counted as failed" 0 '^1 passed, 1 failed, 0 skipped$' echo "$whole"
 [ $failures = 0 ]
