@@ -50,6 +50,9 @@ class LoopTimes {
     return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - a.ns / 10 - s.ns;
   }
 
+  // What it takes on one thread; less than 0: not known.
+  int64_t alone() const { return read(slot_->alone).ns; }
+
   // `pace`: what a shared loop would have taken alone at the speed of one of its threads.
   void estimate(int64_t pace) {
     if (!read(slot_->alone).count || pace >= kLong) write(slot_->alone, {pace, 0});

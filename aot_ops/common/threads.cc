@@ -21,12 +21,14 @@
 
 #include "aot_ops/common/balance.h"
 #include "aot_ops/common/caches.h"
+#include "aot_ops/common/chunks.h"
 #include "aot_ops/common/loop_times.h"
 
 namespace {
 
 constexpr int kMostThreads = 256;
-constexpr int kSpins = 4000;  // about 50-100 µs: a model's next loop usually comes sooner
+constexpr int kSpins = 4000;   // about 50-100 µs: a model's next loop usually comes sooner
+constexpr int64_t kBytes = 4;  // a ns: what one thread gets from memory, and works little on, is more
 using opgraft::Balance, opgraft::LoopTimes, opgraft::kSoon, opgraft::kWaking;
 
 inline void pause() { __builtin_ia32_pause(); }
@@ -71,7 +73,7 @@ struct Pool {
     std::atomic<int64_t> chunk{0};
   } next[kMostThreads];
   std::atomic<int64_t> done{0};
-  int64_t n = 0, chunk = 1, chunks = 0, shares = 1;
+  opgraft::Chunks chunks;
   void (*body)(void *, int64_t, int64_t, int32_t) = nullptr;
   void *arg = nullptr;
   std::atomic<int32_t> wanted{0};
@@ -83,12 +85,14 @@ struct Pool {
 
   // Takes the chunks of its own share, then what is left of the others'; how many indices it did.
   int64_t work(int32_t worker) {
-    const int64_t total = n, size = chunk, all = chunks, parts = shares;
+    const opgraft::Chunks cut = chunks;
+    const int64_t shares = cut.shares(), count = cut.count();
     int64_t mine = 0;
-    for (int64_t s = 0; s < parts; ++s) {
-      const int64_t share = (worker + s) % parts, last = (share + 1) * all / parts;
-      for (int64_t i; (i = next[share].chunk.fetch_add(1, std::memory_order_relaxed)) < last;) {
-        const int64_t begin = i * size, end = std::min(begin + size, total);
+    for (int64_t s = 0; s < shares; ++s) {
+      const int64_t share = (worker + s) % shares;
+      for (int64_t i; (i = next[share].chunk.fetch_add(1, std::memory_order_relaxed)) < count;) {
+        const int64_t begin = cut.begin(share, i), end = cut.begin(share, i + 1);
+        if (begin == end) continue;
         body(arg, begin, end, worker);
         mine += end - begin;
       }
@@ -164,16 +168,14 @@ struct Pool {
       return alone();
     const int64_t running = balance.samples() ? now(CLOCK_THREAD_CPUTIME_ID) : -1;
     if (started < threads) start(threads);
-    n = total;
-    // Four chunks a thread keep the tail short; never below the grain.
-    int64_t size = (total + 4 * threads - 1) / (4 * threads);
-    chunk = size < grain ? grain : size;
     body = f;
     arg = a;
-    chunks = (total + chunk - 1) / chunk;
     const bool fits = sizes >> 56 && sizes >> 56 <= opgraft_magnitude(uint64_t(threads) * cached);
-    shares = fits ? std::min<int64_t>(threads, chunks) : 1;
-    for (int64_t s = 0; s < shares; ++s) next[s].chunk.store(s * chunks / shares, std::memory_order_relaxed);
+    // What keeps a core at work for long has a fine end; what waits for memory is faster in long runs of it.
+    const int64_t time = loop_times.alone();
+    const bool fine = sizes >> 56 && time > 0 && sizes >> 56 < opgraft_magnitude(uint64_t(kBytes * time));
+    chunks = {total, grain, threads, fits ? threads : 1, fine};
+    for (int64_t s = 0; s < chunks.shares(); ++s) next[s].chunk.store(0, std::memory_order_relaxed);
     done.store(0);
     limit.store(threads);
     core.store(sched_getcpu(), std::memory_order_relaxed);

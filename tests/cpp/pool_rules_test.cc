@@ -1,5 +1,6 @@
 // What the shared pool decides by: what sharing cost and brought, the times of each loop, and what kernels tell of it.
 #include "aot_ops/common/balance.h"
+#include "aot_ops/common/chunks.h"
 #include "aot_ops/common/loop_times.h"
 
 #include <gtest/gtest.h>
@@ -154,6 +155,45 @@ TEST(PoolLoopTimes, AMagnitudeIsALogarithmInQuartersOfAnOctave) {
   EXPECT_EQ(opgraft_magnitude(5 << 18) - opgraft_magnitude(1 << 20), 1u);
   EXPECT_LT(opgraft_magnitude(~uint64_t(0) >> 1), 256u);
   for (uint64_t n = 1; n < 5000; ++n) ASSERT_LE(opgraft_magnitude(n - 1), opgraft_magnitude(n));
+}
+
+TEST(PoolChunks, EveryIndexIsInOneChunkAndNoneIsBelowTwoThirdsOfTheGrain) {
+  for (int64_t n : {1, 2, 7, 12, 33, 100, 132, 4097, 1 << 20})
+    for (int64_t grain : {1, 2, 3, 10, 64, 5000})
+      for (int64_t threads : {2, 3, 8, 64})
+        for (int64_t option : {0, 1, 2, 3}) {
+          if (n <= grain) continue;  // runs on its own thread
+          const int64_t shares = option & 1 ? threads : 1;
+          SCOPED_TRACE(testing::Message() << n << " of " << grain << ", " << threads << " threads, option " << option);
+          const Chunks cut(n, grain, threads, shares, option & 2);
+          ASSERT_LE(cut.shares(), shares);
+          int64_t at = 0;
+          for (int64_t share = 0; share < cut.shares(); ++share)
+            for (int64_t i = 0; i < cut.count(); ++i) {
+              ASSERT_EQ(cut.begin(share, i), at);
+              at = cut.begin(share, i + 1);
+              ASSERT_GE(3 * (at - cut.begin(share, i)), 2 * grain - 2);  // less what whole indices leave
+            }
+          ASSERT_EQ(at, n);
+        }
+}
+TEST(PoolChunks, AShareOfLongWorkEndsInSmallChunks) {
+  const Chunks all(3200, 1, 2, 1, true), halves(3200, 1, 2, 2, true);
+  const auto sizes = [](const Chunks &cut, int64_t share) {
+    std::vector<int64_t> all;
+    for (int64_t i = 0; i < cut.count(); ++i) all.push_back(cut.begin(share, i + 1) - cut.begin(share, i));
+    return all;
+  };
+  const std::vector<int64_t> half{400, 400, 400, 200, 200};
+  EXPECT_EQ(sizes(all, 0), (std::vector<int64_t>{400, 400, 400, 400, 400, 400, 200, 200, 200, 200}));
+  ASSERT_EQ(halves.shares(), 2);
+  EXPECT_EQ(sizes(halves, 0), half);
+  EXPECT_EQ(sizes(halves, 1), half);
+  EXPECT_EQ(halves.begin(1, 0), 1600);
+  EXPECT_EQ(sizes(Chunks(3200, 300, 2, 1, true), 0),
+            (std::vector<int64_t>{400, 400, 400, 400, 400, 400, 267, 267, 266}));
+  EXPECT_EQ(sizes(Chunks(3200, 1, 2, 2, false), 1), (std::vector<int64_t>{400, 400, 400, 400}));
+  EXPECT_EQ(sizes(Chunks(33, 4, 2, 1, true), 0), (std::vector<int64_t>{5, 4, 4, 4, 4, 4, 4, 4}));
 }
 
 }  // namespace
