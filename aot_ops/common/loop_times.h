@@ -55,11 +55,13 @@ class LoopTimes {
 
   // `pace`: what a shared loop would have taken alone at the speed of one of its threads.
   void estimate(int64_t pace) {
-    if (!read(slot_->alone).count || pace >= kLong) write(slot_->alone, {pace, 0});
+    if (!read(slot_->alone).count) write(slot_->alone, {pace, 0});
   }
 
-  // A run from `begin` to `end` is over, and its thread begins its next loop at `next`.
+  // A run from `begin` to `end` is over, and its thread begins its next loop at `next`: soon, or the run says nothing
+  // of loops in a row.
   void ran(bool shared, int64_t begin, int64_t end, int64_t next) {
+    if (next - end > kSoon) return;
     if (!shared) fold(slot_->length, end - begin);
     const Time length = read(slot_->length);  // the same limit for both
     const int64_t pause = 2 * (length.count ? length.ns : end - begin);

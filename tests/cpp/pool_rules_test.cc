@@ -95,7 +95,28 @@ TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_GT(trials, 0);
   EXPECT_LT(LoopTimesOf20us(15'000, 15'000).gains(), 16) << "what follows the loop is slower by more than it saves";
   EXPECT_LT(LoopTimesOf20us(10'000, 19'000, 8000).gains(), 16) << "and by more than the loop itself takes";
-  EXPECT_GT(LoopTimesOf20us(12'000, 1'100'000, 1'000'000).gains(), 240) << "a pause counts as long as the loop at most";
+  EXPECT_GT(LoopTimesOf20us(12'000, 1'100'000, 1'000'000).gains(), 240)
+      << "a run with a long pause behind it does not count";
+}
+// Single calls, as when results are checked, then many in a row: the times of both would not compare.
+TEST(PoolLoopTimes, RunsWithLongPausesBehindThemSayNothingOfLoopsInARow) {
+  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+  opgraft::LoopTimes times(slots, &slots, 0, 100, 1);
+  for (int i = 0; i < 8; ++i) times.ran(true, 0, 300'000, 3'000'000);
+  for (int i = 0; i < 2; ++i) times.ran(true, 0, 300'000, 310'000), times.ran(false, 0, 550'000, 560'000);
+  int shared = 0;
+  for (int64_t i = 0; i < 256; ++i) shared += times.gain(2, i << 23) > 0;
+  EXPECT_GT(shared, 240);
+}
+// The pace of a shared loop that waits for memory is that of two; here it is now above, now below what is long.
+TEST(PoolLoopTimes, APaceDoesNotReplaceWhatWasMeasured) {
+  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+  opgraft::LoopTimes times(slots, &slots, 0, 100, 1);
+  times.estimate(990'000);
+  EXPECT_EQ(times.alone(), 990'000);
+  times.ran(false, 0, 700'000, 700'000);
+  times.estimate(opgraft::LoopTimes::kLong + 1);
+  EXPECT_EQ(times.alone(), 700'000);
 }
 TEST(PoolLoopTimes, ATrialLastsForSeveralRunsOfALongLoop) {
   opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
