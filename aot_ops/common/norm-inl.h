@@ -8,7 +8,7 @@
 
 #include <cmath>
 
-#include "aot_ops/common/map-inl.h"
+#include "aot_ops/common/stream-inl.h"
 #include "opgraft/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -68,15 +68,20 @@ template <class T> HWY_INLINE Moments MeanVariance(const T *x, int64_t n) {
   return {first, shift, v < 0.0f ? 0.0f : v};  // keeps NaN
 }
 
-// y = (x - base - shift) scale * gamma + beta; gamma and beta may be null, beta alone not.
-template <class T, class G>
-HWY_INLINE void ScaleShift(const T *x, const Moments &at, float scale, const G *gamma, const G *beta, T *y, int64_t n) {
+// y = (x - base - shift) scale * gamma + beta; gamma and beta may be null, beta alone not. past: MapRowPast.
+template <class T, class G> HWY_INLINE void ScaleShift(const T *x, const Moments &at, float scale, const G *gamma,
+                                                       const G *beta, T *y, int64_t n, bool past) {
   const hn::ScalableTag<float> d;
   const auto m = hn::Set(d, at.base), s = hn::Set(d, scale), shift = hn::Set(d, -at.shift * scale);
   auto unit = [&](auto v) HWY_ATTR { return hn::MulAdd(hn::Sub(v, m), s, shift); };
-  if (beta) Map([&](auto, auto v, auto g, auto b) HWY_ATTR { return hn::MulAdd(unit(v), g, b); }, y, n, x, gamma, beta);
-  else if (gamma) Map([&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(unit(v), g); }, y, n, x, gamma);
-  else Map([&](auto, auto v) HWY_ATTR { return unit(v); }, y, n, x);
+  const auto all = [&](auto, auto v, auto g, auto b) HWY_ATTR { return hn::MulAdd(unit(v), g, b); };
+  if (beta) MapRowPast(past, all, y, n, x, gamma, beta);
+  else if (gamma)
+    MapRowPast(
+        past, [&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(unit(v), g); }, y, n, x, gamma);
+  else
+    MapRowPast(
+        past, [&](auto, auto v) HWY_ATTR { return unit(v); }, y, n, x);
 }
 
 // 1 / sqrt(mean of x^2 + epsilon) of n > 0 elements. Where float32's squares overflow, or are too small for it to
@@ -105,11 +110,15 @@ template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double eps
   return float(1.0 / std::sqrt(mean + epsilon));
 }
 
-// y = x scale * gamma; gamma may be null.
-template <class T, class G> HWY_INLINE void ScaleRow(const T *x, float scale, const G *gamma, T *y, int64_t n) {
+// y = x scale * gamma; gamma may be null. past: MapRowPast.
+template <class T, class G>
+HWY_INLINE void ScaleRow(const T *x, float scale, const G *gamma, T *y, int64_t n, bool past) {
   const auto s = hn::Set(hn::ScalableTag<float>(), scale);
-  if (gamma) Map([&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(hn::Mul(v, s), g); }, y, n, x, gamma);
-  else Map([&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
+  const auto both = [&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(hn::Mul(v, s), g); };
+  if (gamma) MapRowPast(past, both, y, n, x, gamma);
+  else
+    MapRowPast(
+        past, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
 }
 
 // Row r as it is normalised: x's, or the sum with the residual, which it stores, rounded to T.

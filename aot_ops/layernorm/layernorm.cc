@@ -26,6 +26,7 @@ struct LayerNormRows {
   int64_t n, params;
   double epsilon;
   bool wide;  // gamma and beta are float32, else x's type
+  bool past;  // y goes past the caches
 };
 }  // namespace opgraft
 #endif
@@ -43,8 +44,9 @@ template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, i
     if (g.variance) g.variance[r] = at.variance;
     const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
     if (g.rstd) g.rstd[r] = scale;
-    for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params);
+    for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params, g.past);
   }
+  if (g.past) hwy::FlushStream();
 }
 
 template <class T> void LayerNormalise(const LayerNormRows &g, int64_t begin, int64_t end) {
@@ -55,6 +57,8 @@ template <class T> void LayerNormalise(const LayerNormRows &g, int64_t begin, in
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(LayerNormalise)
 
@@ -144,7 +148,8 @@ void no_elements(const Context &c, const LayerNormRows &g) {
 }
 
 template <Form form> void Kernel(Context &c) {
-  const LayerNormRows g = rows_of<form>(c);
+  LayerNormRows g = rows_of<form>(c);
+  g.past = c.input(0).dtype() == OPGRAFT_FLOAT32 && goes_past_caches(c);
   no_elements(c, g);
   const auto kernel = LayerNormalise_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });

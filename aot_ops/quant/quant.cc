@@ -11,13 +11,16 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant.cc"
 #include "hwy/foreach_target.h"
+// clang-format off
 #include "opgraft/simd.h"
+#include "aot_ops/common/stream-inl.h"
+// clang-format on
 
 #ifndef OPGRAFT_QUANT_ONCE
 #define OPGRAFT_QUANT_ONCE
 namespace opgraft {
-// Bits of what a row does besides scale and offset.
-enum Form { kPlain = 0, kDivide = 1, kRoundFirst = 2, kRelu = 4, kUnsigned = 8 };
+// Bits of what a row does besides scale and offset. kPast: its float32 goes past the caches.
+enum Form { kPlain = 0, kDivide = 1, kRoundFirst = 2, kRelu = 4, kUnsigned = 8, kPast = 16 };
 }  // namespace opgraft
 #endif
 
@@ -56,14 +59,19 @@ template <class D, class T> HWY_INLINE void Narrow(hn::Vec<D> v, D d, T *p) { St
 
 // n elements by f(x, scale, offset); `step` 0: one scale and offset for all of them.
 template <class X, class Y, class F> HWY_INLINE void Each(const void *from, void *to, int64_t n, const float *scale,
-                                                          const float *offset, int64_t step, const F &f) {
+                                                          const float *offset, int64_t step, int form, const F &f) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const X *x = static_cast<const X *>(from);
   Y *y = static_cast<Y *>(to);
   const auto at = [&](const float *p, int64_t i) HWY_ATTR { return step ? hn::LoadU(d, p + i) : hn::Set(d, *p); };
   int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) Narrow(f(LoadWide(d, x + i), at(scale, i), at(offset, i)), d, y + i);
+  const auto vector = [&]() HWY_ATTR { return f(LoadWide(d, x + i), at(scale, i), at(offset, i)); };
+  if constexpr (std::is_same_v<Y, float>) {
+    if (form & kPast && reinterpret_cast<uintptr_t>(y) % (4 * size_t(lanes)) == 0)
+      for (; i + lanes <= n; i += lanes) hn::Stream(vector(), d, y + i);
+  }
+  for (; i + lanes <= n; i += lanes) Narrow(vector(), d, y + i);
   if (i == n) return;
   HWY_ALIGN X xs[hn::MaxLanes(d)] = {};
   HWY_ALIGN Y ys[hn::MaxLanes(d)];
@@ -88,7 +96,7 @@ void QuantiseAs(const void *x, void *y, int64_t n, const float *scale, const flo
     v = divide ? hn::Div(v, s) : Rounded(hn::Mul(v, s));
     return round_first ? hn::Trunc(hn::Add(hn::Round(v), o)) : hn::Add(v, o);
   };
-  Each<T, Y>(x, y, n, scale, offset, step, f);
+  Each<T, Y>(x, y, n, scale, offset, step, kPlain, f);
 }
 template <class T, class Y>
 void QuantiseTo(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
@@ -107,24 +115,26 @@ void Quantise(const void *x, void *y, int64_t n, const float *scale, const float
 template <class T>
 void FromBytes(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
   const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::Mul(hn::Add(v, o), s); };
-  if (form & kUnsigned) Each<uint8_t, T>(x, y, n, scale, offset, step, f);
-  else Each<int8_t, T>(x, y, n, scale, offset, step, f);
+  if (form & kUnsigned) Each<uint8_t, T>(x, y, n, scale, offset, step, form, f);
+  else Each<int8_t, T>(x, y, n, scale, offset, step, form, f);
 }
 template <class T>
 void FromInt32(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
   const hn::ScalableTag<float> d;
-  const auto least = hn::Set(d, form == kRelu ? 0.0f : -HUGE_VALF);
+  const auto least = hn::Set(d, form & kRelu ? 0.0f : -HUGE_VALF);
   const auto f = [&](auto v, auto s, auto) HWY_ATTR {
     v = hn::Mul(v, s);
     return hn::IfThenElse(hn::Lt(v, least), least, v);  // keeps NaN
   };
-  Each<int32_t, T>(x, y, n, scale, offset, step, f);
+  Each<int32_t, T>(x, y, n, scale, offset, step, form, f);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Quantise)
 OPGRAFT_SIMD_FLOATS(FromBytes)
@@ -236,7 +246,8 @@ template <Kind kind> void Kernel(Context &c) {
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
   const bool last = r.inner == 1;
-  const int as = form<kind>(c);
+  const bool past = c.output(0).dtype() == OPGRAFT_FLOAT32 && goes_past_caches(c);
+  const int as = form<kind>(c) | (past ? kPast : 0);
   // Runs of one channel; on the last axis, of all of them.
   const int64_t run = last ? r.channels : r.inner;
   c.parallel_for(size, 16384, [&](int64_t begin, int64_t end) {
@@ -245,6 +256,7 @@ template <Kind kind> void Kernel(Context &c) {
       f(x + i * in, y + i * out, n, r.scale.data() + channel, r.offset.data() + channel, last ? 1 : 0, as);
       i += n;
     }
+    if (past) hwy::FlushStream();
   });
 }
 

@@ -26,6 +26,7 @@ struct RmsNormRows {
   int64_t n;
   double epsilon;
   bool wide;  // gamma is float32, else x's type
+  bool past;  // y goes past the caches
 };
 }  // namespace opgraft
 #endif
@@ -38,8 +39,9 @@ template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int
     const T *x = NormalisedRow<T>(g, r);
     const float scale = InverseRms(x, g.n, g.epsilon);
     if (g.rstd) g.rstd[r] = scale;
-    ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n);
+    ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n, g.past);
   }
+  if (g.past) hwy::FlushStream();
 }
 
 template <class T> void RmsNormalise(const RmsNormRows &g, int64_t begin, int64_t end) {
@@ -50,6 +52,8 @@ template <class T> void RmsNormalise(const RmsNormRows &g, int64_t begin, int64_
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(RmsNormalise)
 
@@ -105,11 +109,13 @@ template <bool kAdd, int kRstd> RmsNormRows rows_of(const Context &c) {
           kRstd ? c.output(kRstd).template data<float>() : nullptr,
           element_count(c.input(0).shape().subspan(size_t(first_axis(c, gamma)))),
           c.attr_float("epsilon", 1e-6),
-          wide_params(c, gamma)};
+          wide_params(c, gamma),
+          false};
 }
 
 template <bool kAdd, int kRstd> void Kernel(Context &c) {
-  const RmsNormRows g = rows_of<kAdd, kRstd>(c);
+  RmsNormRows g = rows_of<kAdd, kRstd>(c);
+  g.past = c.input(0).dtype() == OPGRAFT_FLOAT32 && goes_past_caches(c);
   if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
   const auto kernel = RmsNormalise_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });

@@ -14,12 +14,15 @@
 // clang-format on
 
 #if HWY_ONCE
+#include "aot_ops/common/streams.h"
+
 namespace opgraft {
 OPGRAFT_SIMD(TurnTiles)
+OPGRAFT_SIMD(CopyPast)
 
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements
+constexpr int64_t kGrain = 16384, kLine = 64;  // elements, bytes
 
 std::vector<int> permutation(const Arguments &a) {
   const int rank = a.input(0).rank();
@@ -57,6 +60,13 @@ Turning turning(const Strided<1> &walk, int64_t bytes) {
   return t;
 }
 
+// Whether all rows of the matrices in y do.
+bool begin_at_lines(const Turning &t, const void *y) {
+  bool all = reinterpret_cast<uintptr_t>(y) % kLine == 0 && t.y_step * t.bytes % kLine == 0;
+  for (int i = 0; i < t.matrices.dims; ++i) all = all && t.matrices.stride[1][i] * t.bytes % kLine == 0;
+  return all;
+}
+
 void KernelTranspose(Context &c) {
   const TensorView x = c.input(0);
   const auto strides = strides_of(x.shape());
@@ -64,8 +74,17 @@ void KernelTranspose(Context &c) {
   for (int i : permutation(c)) walk.push(x.dim(i), {strides[size_t(i)]});
   walk.finish();
   if (walk.total == 0) return;
-  if (walk.step[0] == 1 || walk.dims == 0) return copy_strided(c, walk);  // rows stay whole
-  const Turning t = turning(walk, element_bytes(x));
+  const bool past = goes_past_caches(c);
+  const int64_t bytes = element_bytes(x);
+  if (walk.step[0] == 1 || walk.dims == 0) {  // rows stay whole
+    if (!past || walk.row * bytes < 4 * kLine) return copy_strided(c, walk);
+    const auto copy = CopyPast_simd();
+    return c.parallel_for(walk.total, kGrain, [&](int64_t begin, int64_t end) {
+      copy(walk, bytes, x.raw(), c.output(0).raw(), begin, end);
+    });
+  }
+  Turning t = turning(walk, bytes);
+  t.past = past && begin_at_lines(t, c.output(0).raw());
   const int64_t tile = std::min(t.down, kTileDown) * std::min(t.across, kTileBytes / t.bytes);
   const auto turn = TurnTiles_simd();
   c.parallel_for(t.matrices.total * t.tiles_down * t.tiles_across, kGrain / tile + 1,

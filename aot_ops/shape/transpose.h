@@ -11,6 +11,7 @@ struct Turning {
   int64_t down, across, x_step, y_step;
   Strided<2> matrices;  // where each begins in x and in y
   int64_t tiles_down, tiles_across;
+  bool past;  // y goes past the caches: its rows begin at lines
 };
 
 constexpr int64_t kTileDown = 64, kTileBytes = 256;  // rows of a tile of y, and bytes of a row

@@ -1,4 +1,4 @@
-// Per SIMD target: matrices turned in blocks of vectors.
+// Per SIMD target: matrices turned in blocks of vectors, and rows copied past the caches.
 #include "transpose.h"
 
 #if defined(OPGRAFT_SHAPE_TURN_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -7,6 +7,8 @@
 #else
 #define OPGRAFT_SHAPE_TURN_INL_H_
 #endif
+
+#include "hwy/cache_control.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -22,7 +24,8 @@ template <class D, class U> HWY_INLINE hn::Vec<D> LoadBlocks(D d, const U *x, in
 }
 
 // 16 bytes each of as many rows of x as a vector has lanes.
-template <class D, class U> HWY_INLINE void TurnBlock(D d, const U *x, int64_t x_step, U *y, int64_t y_step) {
+template <bool kPast, class D, class U>
+HWY_INLINE void TurnBlock(D d, const U *x, int64_t x_step, U *y, int64_t y_step) {
   constexpr int kSide = 16 / sizeof(U);
   hn::Vec<D> a[kSide], b[kSide];
 #pragma GCC unroll 16
@@ -38,23 +41,29 @@ template <class D, class U> HWY_INLINE void TurnBlock(D d, const U *x, int64_t x
     for (int r = 0; r < kSide; ++r) a[r] = b[r];
   }
 #pragma GCC unroll 16
-  for (int r = 0; r < kSide; ++r) hn::StoreU(a[r], d, y + r * y_step);
+  for (int r = 0; r < kSide; ++r) {
+    if constexpr (kPast) hn::Stream(a[r], d, y + r * y_step);
+    else hn::StoreU(a[r], d, y + r * y_step);
+  }
 }
 
 // Whole blocks, from row i of x on; -> the first row that is left.
-template <class D, class U>
+template <bool kPast, class D, class U>
 int64_t TurnRows(D d, const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across, int64_t i) {
   constexpr int64_t kSide = 16 / sizeof(U), kRows = int64_t(hn::MaxLanes(D()));
   for (; i + kRows <= across; i += kRows)
     for (int64_t j = 0; j + kSide <= down; j += kSide)
-      TurnBlock(d, x + i * x_step + j, x_step, y + j * y_step + i, y_step);
+      TurnBlock<kPast>(d, x + i * x_step + j, x_step, y + j * y_step + i, y_step);
   return i;
 }
 
-template <class U> void TurnTile(const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across) {
+template <class U>
+void TurnTile(const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across, bool past) {
   constexpr int64_t kSide = 16 / sizeof(U);
-  int64_t turned = TurnRows(hn::ScalableTag<U>(), x, x_step, y, y_step, down, across, 0);
-  turned = TurnRows(hn::FixedTag<U, kSide>(), x, x_step, y, y_step, down, across, turned);
+  const hn::ScalableTag<U> d;
+  int64_t turned = past ? TurnRows<true>(d, x, x_step, y, y_step, down, across, 0)
+                        : TurnRows<false>(d, x, x_step, y, y_step, down, across, 0);
+  turned = TurnRows<false>(hn::FixedTag<U, kSide>(), x, x_step, y, y_step, down, across, turned);
   const int64_t whole = down / kSide * kSide;
   for (int64_t j = 0; j < whole; ++j)
     for (int64_t i = turned; i < across; ++i) y[j * y_step + i] = x[i * x_step + j];
@@ -71,10 +80,11 @@ template <class U> void TurnTilesOf(const Turning &t, const U *x, U *y, int64_t 
       const int64_t tile = begin - matrix * each;
       const int64_t j = tile / t.tiles_across * kTileDown, i = tile % t.tiles_across * kAcross;
       TurnTile(x + at[0] + i * t.x_step + j, t.x_step, y + at[1] + j * t.y_step + i, t.y_step,
-               std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i));
+               std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i), t.past);
     }
   };
   t.matrices.walk(begin / each, (end + each - 1) / each, turn);
+  if (t.past) hwy::FlushStream();
 }
 
 void TurnTiles(const Turning &t, const void *x, void *y, int64_t begin, int64_t end) {
@@ -88,6 +98,26 @@ void TurnTiles(const Turning &t, const void *x, void *y, int64_t begin, int64_t 
     case 4: return of(uint32_t());
     default: return of(uint64_t());
   }
+}
+
+// Elements [begin, end) of y, of `bytes` each, in rows that are contiguous in x too, past the caches.
+void CopyPast(const Strided<1> &walk, int64_t bytes, const void *x, void *y, int64_t begin, int64_t end) {
+  const hn::ScalableTag<uint8_t> d;
+  constexpr int64_t kLanes = int64_t(hn::MaxLanes(d)), kLine = 64;
+  const int64_t next = walk.dims ? walk.stride[0][walk.dims - 1] * bytes : 0;
+  walk.walk(begin, end, [&](const int64_t(&at)[1], int64_t out, int64_t n) HWY_ATTR {
+    const auto *from = static_cast<const uint8_t *>(x) + at[0] * bytes;
+    auto *to = static_cast<uint8_t *>(y) + out * bytes;
+    n *= bytes;
+    int64_t i = std::min(-int64_t(reinterpret_cast<uintptr_t>(to)) & (kLanes - 1), n);
+    std::memcpy(to, from, size_t(i));
+    for (; i + kLanes <= n; i += kLanes) {
+      if ((i & (kLine - 1)) < kLanes) __builtin_prefetch(from + next + i);
+      hn::Stream(hn::LoadU(d, from + i), d, to + i);
+    }
+    std::memcpy(to + i, from + i, size_t(n - i));
+  });
+  hwy::FlushStream();
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -75,6 +75,20 @@ TEST(Streams, ResultsThatNoOperatorReadsAreTheSameBits) {
   expect_same_bits("SwiGLUInterleaved", {{4 * n}}, {{2 * n}});
   expect_same_bits("Swiglu", {{500, 8004}}, {{500, 4002}}, {{"dim", int64_t(-1)}});
   expect_same_bits("RotaryPositionEmbedding", {{1, 8, 600, 512}, {600, 512}, {600, 512}}, {{1, 8, 600, 512}});
+  const auto transpose = [](Shape x, std::vector<int64_t> perm) {
+    Shape y;
+    for (int64_t i : perm) y.push_back(x[size_t(i)]);
+    expect_same_bits("Transpose", {x}, {y}, {{"perm", perm}});
+  };
+  transpose({512, 40, 128}, {1, 0, 2});  // rows stay whole
+  transpose({512, 40, 131}, {1, 0, 2});
+  transpose({5, 512, 1001}, {0, 2, 1});  // y's rows begin at lines
+  transpose({5, 528, 1001}, {2, 0, 1});
+  transpose({5, 515, 1001}, {0, 2, 1});  // and do not
+  for (int64_t columns : {4096, 4099}) {
+    expect_same_bits("FusedRmsNorm", {{600, columns}, {columns}}, {{600, columns}});
+    expect_same_bits("FusedLayerNorm", {{600, columns}, {columns}, {columns}}, {{600, columns}});
+  }
   for (auto size : {56, 31})
     expect_same_bits("Conv2D", {{8, 64, size, 56}, {80, 64, 1, 1}}, {{8, 80, size, 56}},
                      {{"out_channel", int64_t(80)}, {"kernel_size", std::vector<int64_t>{1, 1}}});

@@ -12,8 +12,10 @@ from opgraft import _core
 opgraft.set_context(mode=opgraft.GRAPH_MODE)
 rng = np.random.default_rng(0)
 def a(*shape):  # begins at any element
+    return placed(shape, np.float32)
+def placed(shape, dtype):
     n = int(np.prod(shape))
-    return rng.standard_normal(n + 5, np.float32)[rng.integers(5):][:n].reshape(shape)
+    return (9 * rng.standard_normal(n + 5, np.float32)).astype(dtype)[rng.integers(5):][:n].reshape(shape)
 class One(opgraft.nn.Cell):
     def __init__(self, op, attrs):
         super().__init__()
@@ -22,9 +24,9 @@ class One(opgraft.nn.Cell):
         return opgraft.ops.primitive(self.op, *x, **self.attrs)
 def run(op, *inputs, **attrs):
     made = _core.run_op(_core.resolve(op), inputs, attrs)
-    placed = [a(*m.shape) for m in made]
-    One(op, attrs).session(*map(opgraft.Tensor, inputs)).run_into(inputs, placed)  # results that leave a graph
-    for m, p in zip(made, placed):
+    results = [placed(m.shape, m.dtype) for m in made]
+    One(op, attrs).session(*map(opgraft.Tensor, inputs)).run_into(inputs, results)  # results that leave a graph
+    for m, p in zip(made, results):
         assert (m == p).all(), op
         print(op, hashlib.sha256(m.tobytes()).hexdigest())
 for n in (1, 15, 70_001, 300_000):
@@ -35,6 +37,15 @@ for n in (1, 15, 70_001, 300_000):
     for op in ("ReLU", "ReLU6", "SiLU", "Exp", "Neg", "FusedGeLU"):
         run(op, a(n))
     run("FusedGeLU", a(n), approximate="tanh")
+for dtype in (np.float32, np.float16, np.int8, np.int64):
+    for shape, perm in (((30, 7, 640), (1, 0, 2)), ((30, 7, 641), (1, 0, 2)), ((3, 192, 128), (0, 2, 1)),
+                        ((3, 192, 131), (0, 2, 1)), ((3, 190, 64), (0, 2, 1)), ((5, 64, 3, 64), (2, 0, 3, 1))):
+        run("Transpose", placed(shape, dtype), perm=perm)
+for n in (64, 1001):
+    run("FusedRmsNorm", a(50, n), a(n))
+    run("FusedLayerNorm", a(50, n), a(n), a(n))
+    run("AntiQuant", placed((50, n), np.int8), a(n), a(n))
+    run("Dequant", placed((50, n), np.int32), a(n))
 run("Mul", a(50, 3001), a(3001))
 run("Swiglu", a(30, 4002), dim=-1)
 run("Sub", a(50, 1), a(50, 3001))
