@@ -125,7 +125,7 @@ typedef struct opgraft_host {
   uint32_t struct_size;
   uint32_t abi_version;
   void *context;
-  /* Runs body over [0, n) in chunks of at least `grain`, on any thread of the pool, and returns
+  /* Runs body over [0, n) in chunks of about `grain` at least, on any thread of the pool, and returns
    * when all are done. `worker` is in [0, threads). Must not be called from within a body. */
   void (*parallel_for)(void *context, int64_t n, int64_t grain,
                        void (*body)(void *arg, int64_t begin, int64_t end, int32_t worker), void *arg);

@@ -311,7 +311,7 @@ class Context : public Arguments {
   }
   int threads() const { return call_->host ? call_->host->threads(call_->host->context) : 1; }
 
-  // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of at least `grain`. What a
+  // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of about `grain` at least. What a
   // body throws is thrown here when all are done, the first one only.
   template <class Body> void parallel_for(int64_t n, int64_t grain, const Body &body) const {
     auto invoke = [&body](int64_t begin, int64_t end, int32_t worker) {
