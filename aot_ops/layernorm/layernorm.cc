@@ -26,7 +26,7 @@ struct LayerNormRows {
   int64_t n, params;
   double epsilon;
   bool wide;  // gamma and beta are float32, else x's type
-  bool past;  // y goes past the caches
+  bool past;  // y goes past the caches, if it is float32
 };
 }  // namespace opgraft
 #endif
@@ -149,7 +149,7 @@ void no_elements(const Context &c, const LayerNormRows &g) {
 
 template <Form form> void Kernel(Context &c) {
   LayerNormRows g = rows_of<form>(c);
-  g.past = c.input(0).dtype() == OPGRAFT_FLOAT32 && goes_past_caches(c);
+  g.past = goes_past_caches(c);
   no_elements(c, g);
   const auto kernel = LayerNormalise_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });

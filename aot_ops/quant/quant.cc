@@ -11,10 +11,8 @@
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "quant.cc"
 #include "hwy/foreach_target.h"
-// clang-format off
+#include "hwy/cache_control.h"
 #include "opgraft/simd.h"
-#include "aot_ops/common/stream-inl.h"
-// clang-format on
 
 #ifndef OPGRAFT_QUANT_ONCE
 #define OPGRAFT_QUANT_ONCE
@@ -246,7 +244,7 @@ template <Kind kind> void Kernel(Context &c) {
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
   const bool last = r.inner == 1;
-  const bool past = c.output(0).dtype() == OPGRAFT_FLOAT32 && goes_past_caches(c);
+  const bool past = goes_past_caches(c);
   const int as = form<kind>(c) | (past ? kPast : 0);
   // Runs of one channel; on the last axis, of all of them.
   const int64_t run = last ? r.channels : r.inner;

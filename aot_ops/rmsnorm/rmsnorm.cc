@@ -26,7 +26,7 @@ struct RmsNormRows {
   int64_t n;
   double epsilon;
   bool wide;  // gamma is float32, else x's type
-  bool past;  // y goes past the caches
+  bool past;  // y goes past the caches, if it is float32
 };
 }  // namespace opgraft
 #endif
@@ -115,7 +115,7 @@ template <bool kAdd, int kRstd> RmsNormRows rows_of(const Context &c) {
 
 template <bool kAdd, int kRstd> void Kernel(Context &c) {
   RmsNormRows g = rows_of<kAdd, kRstd>(c);
-  g.past = c.input(0).dtype() == OPGRAFT_FLOAT32 && goes_past_caches(c);
+  g.past = goes_past_caches(c);
   if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
   const auto kernel = RmsNormalise_simd(c.input(0).dtype());
   c.parallel_for(row_count(c, g.n), rows_grain(g.n), [&](int64_t b, int64_t e) { kernel(g, b, e); });

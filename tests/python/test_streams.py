@@ -16,6 +16,11 @@ def a(*shape):  # begins at any element
 def placed(shape, dtype):
     n = int(np.prod(shape))
     return (9 * rng.standard_normal(n + 5, np.float32)).astype(dtype)[rng.integers(5):][:n].reshape(shape)
+def at_line(shape, dtype):  # whole vectors may go past the caches from the first element on
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.full(size + 64, 77, np.uint8)
+    begin = -memory.ctypes.data % 64
+    return memory[begin : begin + size].view(dtype).reshape(shape)
 class One(opgraft.nn.Cell):
     def __init__(self, op, attrs):
         super().__init__()
@@ -24,10 +29,13 @@ class One(opgraft.nn.Cell):
         return opgraft.ops.primitive(self.op, *x, **self.attrs)
 def run(op, *inputs, **attrs):
     made = _core.run_op(_core.resolve(op), inputs, attrs)
-    results = [placed(m.shape, m.dtype) for m in made]
-    One(op, attrs).session(*map(opgraft.Tensor, inputs)).run_into(inputs, results)  # results that leave a graph
-    for m, p in zip(made, results):
-        assert (m == p).all(), op
+    session = One(op, attrs).session(*map(opgraft.Tensor, inputs))
+    for place in (placed, at_line):
+        results = [place(m.shape, m.dtype) for m in made]
+        session.run_into(inputs, results)  # results that leave a graph
+        for m, p in zip(made, results):
+            assert (m == p).all(), op
+    for m in made:
         print(op, hashlib.sha256(m.tobytes()).hexdigest())
 for n in (1, 15, 70_001, 300_000):
     for op in ("Add", "Sub", "Mul", "Div", "Maximum", "Minimum", "SwiGLU"):
@@ -44,8 +52,10 @@ for dtype in (np.float32, np.float16, np.int8, np.int64):
 for n in (64, 1001):
     run("FusedRmsNorm", a(50, n), a(n))
     run("FusedLayerNorm", a(50, n), a(n), a(n))
-    run("AntiQuant", placed((50, n), np.int8), a(n), a(n))
-    run("Dequant", placed((50, n), np.int32), a(n))
+    for dtype in ("float32", "float16"):
+        run("AntiQuant", placed((50, n), np.int8), a(n), a(n), dtype=dtype)
+        for relu in (False, True):
+            run("Dequant", placed((50, n), np.int32), a(n), dtype=dtype, relu_flag=relu)
 run("Mul", a(50, 3001), a(3001))
 run("Swiglu", a(30, 4002), dim=-1)
 run("Sub", a(50, 1), a(50, 3001))
