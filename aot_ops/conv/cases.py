@@ -234,6 +234,8 @@ SIZES += [
     ((1, 4, 3, 4), 2, (1, 1), {}),
     ((1, 40, 32, 32), 17, (1, 1), {}),  # channels 4 KiB apart
     ((1, 12, 14, 14), 33, (5, 5), {"pad_mode": "same", "stride": [1, 1, 2, 2], "group": 3}),
+    # One row of x's channels, or columns of one block of pixels, is more than a thread has room for.
+    ((1, 168, 17, 63), 8, (5, 5), {"pad_mode": "same", "dilation": [1, 1, 2, 2]}),
 ]
 # Winograd's tiles, where the weights are constant: odd sizes, in groups, rows cut into strips, one pixel, none but
 # padding; panels of output channels that are not full.

@@ -88,7 +88,8 @@ double cut_bands(const Conv &g, ConvCut &c) {
   const int64_t blocks = std::max<int64_t>(1, (c.size + c.grain - 1) / c.grain), each = g.batch * g.groups;
   ConvCut best = c;
   double least = HUGE_VAL;
-  for (int64_t bands = 1; bands <= blocks; bands += 1 + bands / 16) {
+  for (int64_t bands = 1, next; bands <= blocks; bands = next) {
+    next = bands < blocks ? std::min(blocks, bands + 1 + bands / 16) : blocks + 1;  // one block each is always tried
     const int64_t rows = std::min(c.size, (blocks + bands - 1) / bands * c.grain);
     c.bands = bands;
     shape_scratch(g, c, rows, panel);
