@@ -247,6 +247,19 @@ SIZES += [
     ((1, 64, 0, 2), 32, (3, 3), {"pad_mode": "pad", "pad": [2, 2, 2, 2]}),
     ((1, 40, 40, 40), 56, (3, 3), {"pad_mode": "same"}),
 ]
+# And with a dilation, phase by phase: of different sizes, one pixel or none of them; in one direction alone; rows cut
+# into strips; farther apart than Winograd's tiles take.
+SIZES += [
+    ((2, 64, 9, 13), 40, (3, 3), {"pad_mode": "same", "dilation": [1, 1, 2, 2]}),
+    ((1, 128, 11, 8), 96, (3, 3), {"pad_mode": "pad", "pad": [2, 1, 0, 3], "dilation": [1, 1, 3, 2], "group": 2}),
+    ((1, 33, 12, 17), 66, (3, 3), {"pad_mode": "same", "dilation": [1, 1, 1, 3]}),
+    ((1, 64, 17, 6), 32, (3, 3), {"pad_mode": "same", "dilation": [1, 1, 5, 1]}),
+    ((1, 32, 5, 470), 67, (3, 3), {"pad_mode": "same", "dilation": [1, 1, 2, 3]}),
+    ((1, 64, 5, 96), 33, (3, 3), {"pad_mode": "same", "dilation": [1, 1, 1, 3]}),
+    ((1, 64, 18, 19), 33, (3, 3), {"dilation": [1, 1, 8, 8]}),
+    ((1, 64, 20, 21), 33, (3, 3), {"pad_mode": "same", "dilation": [1, 1, 9, 4]}),
+    ((1, 64, 0, 2), 32, (3, 3), {"pad_mode": "pad", "pad": [3, 3, 3, 4], "dilation": [1, 1, 2, 3]}),
+]
 # Products of pixels' rows: 1 x 1 and larger windows with a stride, which need not touch; in groups.
 SIZES += [
     ((2, 300, 13, 11), 140, (1, 1), {}),

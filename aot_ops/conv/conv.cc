@@ -159,7 +159,7 @@ Conv problem(const Arguments &c, bool packed) {
   g.batch = c.input(0).dim(0), g.h.in = c.input(0).dim(int(at.h)), g.w.in = c.input(0).dim(int(at.w));
   fit_window(g.h, a.mode, a.pad[0], a.pad[1]);
   fit_window(g.w, a.mode, a.pad[2], a.pad[3]);
-  g.winograd = packed && g.suits_winograd();
+  g.winograd = packed && suits_winograd(g);
   return g;
 }
 
@@ -245,7 +245,7 @@ uint64_t Workspace(InferContext &c) {
 // What is packed ahead, by the weights alone.
 Conv packable(const Arguments &c) {
   Conv g = weights(c);
-  g.winograd = g.suits_winograd();
+  g.winograd = suits_winograd(g);
   return g;
 }
 uint64_t PackedBytes(InferContext &c, int input) { return input == 1 ? 4 * uint64_t(packed_floats(packable(c))) : 0; }
@@ -262,7 +262,7 @@ template <Form form> void Kernel(Context &c) {
   const auto *state = c.state<State>();
   const bool packed = c.packed(1);
   Conv g = state ? state->g : problem(c, packed);
-  if (state && g.winograd != (packed && g.suits_winograd())) g = problem(c, packed), state = nullptr;
+  if (state && g.winograd != (packed && suits_winograd(g))) g = problem(c, packed), state = nullptr;
   if (!state) plan(g);
   g.x = c.input(0).raw(), g.weight = c.input(1).raw(), g.y = c.output(0).raw();
   if constexpr (form != kPlain) g.activation = activation(c);

@@ -24,7 +24,8 @@ struct ConvCut {
   int64_t piece = 0;             // kRows, whose lines are of one pixel each: steps that are summed at a time
   int64_t together = 0;          // kRows, Winograd: channels that are there at a time as columns or padded rows
   int64_t scratch = 0;           // floats that one thread needs
-  // Winograd: size and grain are in rows of tiles of 2 x 2 pixels, bands are bands of these times `strips`.
+  // Winograd: size and grain are in rows of tiles of 2 x 2 pixels; bands are bands of these, of every phase where there
+  // is a dilation, times `strips`.
   int64_t strips = 1, columns = 0;  // of the tiles' columns, and tiles of one across
   int64_t tiles = 0;                // whole vectors of a unit's: floats from channel to channel of x
   int64_t sums = 0;                 // from output channel to output channel: tiles, and what vectors reach behind them
@@ -71,13 +72,6 @@ struct Conv {
     return channels == groups && m() < (nhwc ? 2 : 4) &&
            double(h.span()) * double(phases()) * double(phase_length(64)) < kMost;
   }
-  // Whether constant weights are held for Winograd's tiles: with few channels, turning x and y costs what it saves.
-  bool suits_winograd() const {
-    constexpr int64_t kLeast = 32, kLeastProduct = 2048;
-    const auto suits = [](const Window &v) { return v.kernel == 3 && v.stride == 1 && v.dilation == 1; };
-    const int64_t each = channels / groups;
-    return !pairs && suits(h) && suits(w) && std::min(each, m()) >= kLeast && each * m() >= kLeastProduct;
-  }
 };
 
 // Whether this machine multiplies the weights' channels in pairs.
@@ -96,10 +90,15 @@ void depthwise_pack(const Conv &g, float *dst);
 void depthwise_plan(Conv &g);
 void depthwise_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
 
+// Whether constant weights are held for Winograd's tiles: with few channels, turning x and y costs what it saves.
+bool suits_winograd(const Conv &g);
 int64_t winograd_packed_floats(const Conv &g);
 void winograd_pack(const Conv &g, float *dst);
 void winograd_plan(Conv &g);
 void winograd_run(const Conv &g, int64_t begin, int64_t end, float *scratch);
+
+// Tiles of one row or column: of two pixels, a dilation apart.
+inline int64_t winograd_tiles(const Window &w) { return (w.out + 2 * w.dilation - 1) / (2 * w.dilation) * w.dilation; }
 
 inline int64_t conv_units(const Conv &g) {
   return g.batch * (!g.depthwise() ? g.groups : g.nhwc ? 1 : g.outputs) * g.cut.bands * g.cut.parts;

@@ -252,6 +252,13 @@ void depthwise_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   DepthwiseUnits_simd(g.dtype)(g, begin, end, scratch);
 }
 
+bool suits_winograd(const Conv &g) {
+  constexpr int64_t kLeast = 32, kLeastProduct = 2048, kFarthest = 8;
+  const int64_t each = g.channels / g.groups, farthest = std::min(kFarthest, PanelWidth_simd()() / 2);
+  const auto suits = [&](const Window &w) { return w.kernel == 3 && w.stride == 1 && w.dilation <= farthest; };
+  return !g.pairs && suits(g.h) && suits(g.w) && std::min(each, g.m()) >= kLeast && each * g.m() >= kLeastProduct;
+}
+
 int64_t winograd_packed_floats(const Conv &g) {
   const int64_t rows = TileRows_simd()();
   return g.groups * 16 * ((g.m() + rows - 1) / rows * rows) * (g.channels / g.groups);
@@ -286,33 +293,37 @@ void winograd_pack(const Conv &g, float *dst) {
 void winograd_plan(Conv &g) {
   const int64_t panel = PanelWidth_simd()(), lanes = panel / 2, rows = TileRows_simd()();
   const auto whole = [&](int64_t n) { return (n + lanes - 1) / lanes * lanes; };
-  const int64_t tall = (g.h.out + 1) / 2, across = (g.w.out + 1) / 2, each = g.channels / g.groups;
+  const int64_t tall = winograd_tiles(g.h) / g.h.dilation, across = winograd_tiles(g.w), far = g.w.dilation;
+  const int64_t each = g.channels / g.groups;
   const int64_t panels = (g.m() + rows - 1) / rows;
+  // Where vectors of n tiles end: a whole number of groups is used of each.
+  const auto reach = [&](int64_t n) { return (n - 1) / (lanes / far * far) * (lanes / far * far) + lanes; };
   // Half of L2 for a unit's tiles; two vectors of them at least.
   const int64_t most = std::clamp<int64_t>(caches().l2 / 2 / (16 * 4 * each), panel, 96);
   ConvCut &c = g.cut;
   c = {};
   c.size = tall;
   c.strips = (across + most - 1) / most;
-  c.columns = (across + c.strips - 1) / c.strips;
+  c.columns = ((across + c.strips - 1) / c.strips + far - 1) / far * far;
+  c.strips = (across + c.columns - 1) / c.columns;
   int64_t least = INT64_MAX;  // vectors of all bands
   for (int64_t r = 1; r <= std::clamp<int64_t>(most / c.columns, 1, tall); ++r)
     if (const int64_t cost = (tall + r - 1) / r * whole(r * c.columns); cost <= least) least = cost, c.grain = r;
-  c.bands = (tall + c.grain - 1) / c.grain * c.strips;
+  c.bands = (tall + c.grain - 1) / c.grain * std::min(g.h.dilation, g.h.out) * c.strips;
   c.tiles = whole(c.grain * c.columns);
-  c.sums = whole((c.grain - 1) * c.columns + whole(c.columns));
+  c.sums = whole((c.grain - 1) * c.columns + reach(c.columns));
   // The last channel's vectors reach behind it. One tile's positions are written together: in one set of L1, 16 of them
   // would push each other out.
-  c.position = odd_lines(each * c.tiles + whole(c.columns));
+  c.position = odd_lines(each * c.tiles + reach(c.columns));
   const double units = double(g.batch * g.groups * c.bands);
   const double cycles = units * double(c.tiles / lanes * 16 * g.m() * each) / 2;
   c.parts = parts_of(wanted_units(cycles), units, panels);
   const int64_t of_part = (panels + c.parts - 1) / c.parts;
   c.block = std::clamp<int64_t>((96 << 10) / (16 * 4 * rows * c.sums), 1, of_part);
   c.together = std::min<int64_t>(8, each);
-  c.line = 2 * c.columns + 2;
+  c.line = 2 * c.columns + 2 * far;
   c.stride = (2 * c.grain + 2) * c.line;
-  c.wide = 2 * whole(c.columns);
+  c.wide = 2 * reach(c.columns);
   const int64_t outputs = c.block * rows;
   c.sums_position = odd_lines(outputs * c.sums);
   const int64_t padded = c.together * c.stride + 2 * panel, turned = g.nhwc ? 2 * c.columns * outputs : 0;

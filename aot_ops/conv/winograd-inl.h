@@ -6,7 +6,8 @@
 //        0 -1  1  0        1/2 -1/2  1/2
 //        0  1  0 -1         0    0    1
 // Vectors hold tiles. A pixel of y sees in these sums what its window does, but infinity would become NaN: rows that
-// are not finite are summed by the formula.
+// are not finite are summed by the formula. With a dilation of d a tile has pixels that lie d apart. Rows of y go phase
+// by phase, every d-th of them; of columns, d tiles beside each other cover 2 d pixels.
 #include "conv.h"
 
 #if defined(OPGRAFT_CONV_WINOGRAD_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -93,11 +94,47 @@ HWY_NOINLINE inline int64_t AnySumTiles(int64_t rows, bool two, const float *w, 
 #undef OPGRAFT_SUM_TILES
 }
 
-// B' x B of `count` tiles beside each other: x their four rows, `line` apart; position p goes to v + p * ld. Writes and
-// reads whole vectors.
-HWY_NOINLINE inline void IntoTiles(const float *x, int64_t line, int64_t count, float *v, int64_t ld) {
+// The numbers of two vectors in another order: element i of the result is element from[i], of both together.
+class Order {
+ public:
+  template <class F> explicit Order(const F &from) {
+    for (int64_t i = 0; i < kLanes; ++i) {
+      const int64_t at = from(i);
+      lane_[i] = int32_t(at % kLanes), upper_[i] = at < kLanes ? 0 : -1;
+    }
+  }
+  HWY_INLINE GemmVec operator()(GemmVec lower, GemmVec upper) const {
+    const hn::ScalableTag<float> d;
+    const hn::RebindToSigned<decltype(d)> di;
+    const auto lanes = hn::IndicesFromVec(d, hn::Load(di, lane_));
+    const auto choice = hn::MaskFromVec(hn::BitCast(d, hn::Load(di, upper_)));
+    return hn::IfThenElse(choice, hn::TableLookupLanes(upper, lanes), hn::TableLookupLanes(lower, lanes));
+  }
+
+ private:
+  alignas(64) int32_t lane_[kLanes], upper_[kLanes];
+};
+// Tiles whose columns lie `far` <= kLanes apart: of so many tiles the first columns, beside each other, then their
+// second ones. `step` tiles are whole such groups in a vector.
+struct Columns {
+  int64_t far, step = kLanes / far * far;
+  Order first{[this](int64_t i) { return std::min(i / far * 2 * far + i % far, 2 * kLanes - 1); }};
+  Order second{[this](int64_t i) { return std::min(i / far * 2 * far + i % far + far, 2 * kLanes - 1); }};
+  Order lower{[this](int64_t i) { return tile_of(i); }}, upper{[this](int64_t i) { return tile_of(i + kLanes); }};
+
+ private:
+  int64_t tile_of(int64_t column) const {
+    return std::min(column / (2 * far) * far + column % far, kLanes - 1) + column / far % 2 * kLanes;
+  }
+};
+
+// B' x B of `count` tiles beside each other: x their rows, `line` apart; position p goes to v + p * ld. Writes and
+// reads whole vectors. kFar: with a dilation.
+template <bool kFar>
+HWY_NOINLINE void IntoTiles(const Columns &c, const float *x, int64_t line, int64_t count, float *v, int64_t ld) {
   const hn::ScalableTag<float> d;
-  for (int64_t j = 0; j < count; j += kLanes) {
+  const int64_t two = kFar ? 2 * c.far : 2, step = kFar ? c.step : kLanes;
+  for (int64_t j = 0; j < count; j += step) {
     const float *at = x + 2 * j;
     const auto row = [&](int of, int64_t column) HWY_ATTR { return hn::LoadU(d, at + of * line + column); };
 #pragma GCC unroll 4
@@ -108,9 +145,14 @@ HWY_NOINLINE inline void IntoTiles(const float *x, int64_t line, int64_t count, 
         if (r == 2) return hn::Sub(row(2, column), row(1, column));
         return hn::Sub(row(1, column), row(3, column));
       };
-      const auto a = down(0), b = down(kLanes), c = down(2), e = down(kLanes + 2);
-      const auto x0 = hn::ConcatEven(d, b, a), x1 = hn::ConcatOdd(d, b, a);
-      const auto x2 = hn::ConcatEven(d, e, c), x3 = hn::ConcatOdd(d, e, c);
+      const auto a = down(0), b = down(kLanes), e = down(two), f = down(kLanes + two);
+      GemmVec x0, x1, x2, x3;
+      if constexpr (kFar) {
+        x0 = c.first(a, b), x1 = c.second(a, b), x2 = c.first(e, f), x3 = c.second(e, f);
+      } else {
+        x0 = hn::ConcatEven(d, b, a), x1 = hn::ConcatOdd(d, b, a);
+        x2 = hn::ConcatEven(d, f, e), x3 = hn::ConcatOdd(d, f, e);
+      }
       float *to = v + 4 * r * ld + j;
       hn::StoreU(hn::Sub(x0, x2), d, to);
       hn::StoreU(hn::Add(x1, x2), d, to + ld);
@@ -121,9 +163,18 @@ HWY_NOINLINE inline void IntoTiles(const float *x, int64_t line, int64_t count, 
 }
 
 // A' m A of `count` tiles beside each other: two rows of y. Writes and reads whole vectors.
-HWY_NOINLINE inline void FromTiles(const float *m, int64_t ld, int64_t count, float *upper, float *lower) {
+template <bool kFar>
+HWY_NOINLINE void FromTiles(const Columns &c, const float *m, int64_t ld, int64_t count, float *upper, float *lower) {
   const hn::ScalableTag<float> d;
-  for (int64_t j = 0; j < count; j += kLanes) {
+  const auto store = [&](GemmVec first, GemmVec second, float *to) HWY_ATTR {
+    if constexpr (kFar) {
+      hn::StoreU(c.lower(first, second), d, to);
+      hn::StoreU(c.upper(first, second), d, to + kLanes);
+    } else {
+      hn::StoreInterleaved2(first, second, d, to);
+    }
+  };
+  for (int64_t j = 0; j < count; j += kFar ? c.step : kLanes) {
     GemmVec up[4], low[4];
 #pragma GCC unroll 4
     for (int k = 0; k < 4; ++k) {
@@ -133,10 +184,8 @@ HWY_NOINLINE inline void FromTiles(const float *m, int64_t ld, int64_t count, fl
       up[k] = hn::Add(hn::Add(m0, m1), m2);
       low[k] = hn::Sub(hn::Sub(m1, m2), m3);
     }
-    hn::StoreInterleaved2(hn::Add(hn::Add(up[0], up[1]), up[2]), hn::Sub(hn::Sub(up[1], up[2]), up[3]), d,
-                          upper + 2 * j);
-    hn::StoreInterleaved2(hn::Add(hn::Add(low[0], low[1]), low[2]), hn::Sub(hn::Sub(low[1], low[2]), low[3]), d,
-                          lower + 2 * j);
+    store(hn::Add(hn::Add(up[0], up[1]), up[2]), hn::Sub(hn::Sub(up[1], up[2]), up[3]), upper + 2 * j);
+    store(hn::Add(hn::Add(low[0], low[1]), low[2]), hn::Sub(hn::Sub(low[1], low[2]), low[3]), lower + 2 * j);
   }
 }
 
@@ -172,9 +221,14 @@ template <class T> HWY_NOINLINE void SumByFormula(const Conv &g, const T *x, int
 }
 
 template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t end, float *scratch) {
-  Conv g = whole;  // its columns begin where the unit's do
+  Conv g = whole;  // what of x a unit's tiles see: windows of one element, from its first column on, of its phase
   const ConvCut &c = g.cut;
   const int64_t each = g.channels / g.groups, m = g.m(), panels = (m + kTileRows - 1) / kTileRows;
+  const int64_t far = g.h.dilation, of_phase = (c.size + c.grain - 1) / c.grain;
+  const Columns columns{g.w.dilation};
+  const auto into_tiles = g.w.dilation > 1 ? IntoTiles<true> : IntoTiles<false>;
+  const auto from_tiles = g.w.dilation > 1 ? FromTiles<true> : FromTiles<false>;
+  g.h.kernel = g.w.kernel = g.h.dilation = g.w.dilation = 1, g.h.stride = far;
   const int64_t rows_of_bands = c.bands / c.strips, outputs = c.block * kTileRows, wide = c.wide;
   int64_t *held = reinterpret_cast<int64_t *>(scratch);  // which unit's tiles lie in the scratch
   float *v = scratch + 16, *sums = v + 16 * c.position, *rows = sums + 16 * c.sums_position;
@@ -182,9 +236,10 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t part = unit % c.parts, band = unit / c.parts, strip = band % c.strips;
     const int64_t group = band / c.bands % g.groups, image = band / c.bands / g.groups;
-    const int64_t row = band / c.strips % rows_of_bands * c.grain, column = strip * c.columns;
+    const int64_t of_rows = band / c.strips % rows_of_bands, phase = of_rows / of_phase;
+    const int64_t row = of_rows % of_phase * c.grain, column = strip * c.columns;
     const int64_t tall = std::min(c.grain, c.size - row);
-    const int64_t across = std::min(c.columns, (g.w.out + 1) / 2 - column), count = tall * across;
+    const int64_t across = std::min(c.columns, winograd_tiles(whole.w) - column), count = tall * across;
     const T *x = static_cast<const T *>(g.x) + (g.nhwc ? image * g.h.in * g.w.in * g.channels + group * each
                                                        : (image * g.channels + group * each) * g.h.in * g.w.in);
     if (*held != band) {
@@ -194,14 +249,14 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
         for (int64_t i = 0; i < 16 * outputs; ++i)
           Zeros(sums + i / outputs * c.sums_position + i % outputs * c.sums + count, c.sums - count);
       }
-      g.w.before = whole.w.before - 2 * column;
+      g.h.before = whole.h.before - phase, g.w.before = whole.w.before - 2 * column;
       for (int64_t from = 0; from < each; from += c.together) {
         const int64_t some = std::min(c.together, each - from);
-        FillPadded(g, x + from * (g.nhwc ? 1 : g.h.in * g.w.in), 2 * row, 2 * (row + tall), some, padded);
+        FillPadded(g, x + from * (g.nhwc ? 1 : g.h.in * g.w.in), 2 * row, 2 * (row + tall) + 2, some, padded);
         for (int64_t k = 0; k < some; ++k)
           for (int64_t r = 0; r < tall; ++r)
-            IntoTiles(padded + k * c.stride + 2 * r * c.line, c.line, across, v + (from + k) * c.tiles + r * across,
-                      c.position);
+            into_tiles(columns, padded + k * c.stride + 2 * r * c.line, c.line, across,
+                       v + (from + k) * c.tiles + r * across, c.position);
       }
       *held = band;
     }
@@ -217,23 +272,24 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
                              each, c.tiles, sums + p * c.sums_position + k * c.sums + t, c.sums);
       const int64_t n = std::min(2 * across, g.w.out - 2 * column);
       for (int64_t r = 0; r < tall; ++r) {
-        const int64_t i = 2 * (row + r), two = std::min<int64_t>(2, g.h.out - i);
-        for (int64_t k = 0; k < these; ++k) {
+        const int64_t i = 2 * (row + r) * far + phase;  // and, of the lower row, i + far
+        const int64_t two = i + far < g.h.out ? 2 : i < g.h.out ? 1 : 0;
+        for (int64_t k = 0; two > 0 && k < these; ++k) {
           float *upper = rows + 2 * k * wide;
-          FromTiles(sums + k * c.sums + r * across, c.sums_position, across, upper, upper + wide);
+          from_tiles(columns, sums + k * c.sums + r * across, c.sums_position, across, upper, upper + wide);
           for (int64_t l = 0; l < two; ++l) {
             if (!AllFinite(upper + l * wide, n))
-              SumByFormula(whole, x, group, o + k, i + l, 2 * column, n, upper + l * wide);
+              SumByFormula(whole, x, group, o + k, i + l * far, 2 * column, n, upper + l * wide);
             if (!g.nhwc)
               Finish<false, T>(g, y + k, upper + l * wide,
-                               ((image * g.outputs + y + k) * g.h.out + i + l) * g.w.out + 2 * column, n);
+                               ((image * g.outputs + y + k) * g.h.out + i + l * far) * g.w.out + 2 * column, n);
           }
         }
         for (int64_t l = 0; g.nhwc && l < two; ++l) {
           Gather(static_cast<const float *>(rows + l * wide), 1, 2 * wide, n, these, turned, outputs);
           for (int64_t j = 0; j < n; ++j)
             Finish<true, T>(g, y, turned + j * outputs,
-                            ((image * g.h.out + i + l) * g.w.out + 2 * column + j) * g.outputs + y, these);
+                            ((image * g.h.out + i + l * far) * g.w.out + 2 * column + j) * g.outputs + y, these);
         }
       }
     }

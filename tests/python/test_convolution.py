@@ -50,11 +50,12 @@ def test_conv2d(mode, channels, out, kernel, kwargs, layout):
         within(net(x), CONV.conv2d(*wide, **attrs), CONV.bound(0, *wide, **attrs))
 
 
+@pytest.mark.parametrize("dilation", [1, 2, (3, 1)])
 @pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
-def test_what_is_not_finite_is_as_the_formula_has_it(layout):
+def test_what_is_not_finite_is_as_the_formula_has_it(layout, dilation):
     """Of Winograd's tiles, whose differences would make NaN of infinity."""
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    net, x = nn.Conv2d(64, 40, 3, data_format=layout), normal(2, 64, 11, 14)
+    net, x = nn.Conv2d(64, 40, 3, data_format=layout, dilation=dilation), normal(2, 64, 11, 14)
     x[0, 3, 4, 5], x[0, 60, 4, 6], x[1, 0, 10, 13] = np.inf, -np.inf, np.nan
     if layout == "NHWC":
         x = np.ascontiguousarray(np.moveaxis(x, 1, -1))
@@ -62,12 +63,13 @@ def test_what_is_not_finite_is_as_the_formula_has_it(layout):
     weight.reshape(40, -1)[7] = 0  # 0 times infinity
     net.weight.set_data(weight)
     got, wide = net(x).asnumpy(), [a.astype(np.float64) for a in (x, weight)]
+    attrs = {"format": layout, "pad_mode": "same", "dilation": CONV.pair(dilation)}
     with np.errstate(invalid="ignore"):
-        want = CONV.conv2d(*wide, format=layout, pad_mode="same")
+        want = CONV.conv2d(*wide, **attrs)
     finite = np.isfinite(want)
     assert 0 < (~finite).sum() < finite.sum() and np.isposinf(want).any() and np.isneginf(want).any()
     np.testing.assert_array_equal(got[~finite], want[~finite])
-    bound = CONV.bound(0, np.nan_to_num(wide[0], posinf=0, neginf=0), wide[1], format=layout, pad_mode="same")
+    bound = CONV.bound(0, np.nan_to_num(wide[0], posinf=0, neginf=0), wide[1], **attrs)
     assert (np.abs(got[finite] - want[finite]) <= (bound + 2.0**-24 * np.abs(want))[finite]).all()
 
 
@@ -83,8 +85,9 @@ def test_winograds_tiles_of_one_position_do_not_reach_into_the_next(size):
 
 def test_threads_do_not_change_a_bit_of_winograds_tiles():
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
-    for shape, out in (((1, 64, 31, 30), 40), ((2, 256, 7, 7), 130)):  # bands of rows, parts of the output channels
-        net, x, found = nn.Conv2d(shape[1], out, 3), normal(*shape), []
+    shapes = ((1, 64, 31, 30), 40, 1), ((2, 256, 7, 7), 130, 1), ((1, 64, 31, 30), 40, 2)
+    for shape, out, dilation in shapes:  # bands of rows, parts of the output channels, phases
+        net, x, found = nn.Conv2d(shape[1], out, 3, dilation=dilation), normal(*shape), []
         for threads in (1, 2, 4):
             _core.set_threads(threads)
             found.append(net(x).asnumpy())
