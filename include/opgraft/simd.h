@@ -25,6 +25,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <stdexcept>
+#include <string>
 #include <type_traits>
 
 #include "opgraft/half.h"
@@ -46,14 +48,17 @@ inline int machine_target() {
   return avx3 ? kAvx3 : avx2 ? kAvx2 : kSse4;
 }
 
-// The target in force: the machine's, or a lower one that OPGRAFT_SIMD names. Fixed at first use.
+// The target in force: the machine's, or a lower one that OPGRAFT_SIMD names. Fixed at first use, which throws
+// std::invalid_argument where it names none.
 inline int target() {
   static const int chosen = [] {
-    int machine = machine_target();
+    const int machine = machine_target();
     const char *wanted = std::getenv("OPGRAFT_SIMD");
-    if (!wanted) return machine;
-    int t = !std::strcmp(wanted, "SSE4") ? kSse4 : !std::strcmp(wanted, "AVX2") ? kAvx2 : kAvx3;
-    return t < machine ? t : machine;
+    if (!wanted || !*wanted) return machine;
+    static constexpr const char *kNames[] = {"SSE4", "AVX2", "AVX3"};
+    for (int t = kSse4; t <= kAvx3; ++t)
+      if (!std::strcmp(wanted, kNames[t])) return t < machine ? t : machine;
+    throw std::invalid_argument(std::string("OPGRAFT_SIMD must be one of SSE4, AVX2, AVX3, got '") + wanted + "'");
   }();
   return chosen;
 }

@@ -298,6 +298,8 @@ TEST(SimdTargetDeathTest, TheEnvironmentLowersTheChoice) {
   }
   EXPECT_EXIT((unsetenv("OPGRAFT_SIMD"), std::_Exit(simd::target())), testing::ExitedWithCode(simd::machine_target()),
               "");
+  EXPECT_DEATH((setenv("OPGRAFT_SIMD", "AVX512", 1), simd::target()),
+               "OPGRAFT_SIMD must be one of SSE4, AVX2, AVX3, got 'AVX512'");
 }
 
 }  // namespace

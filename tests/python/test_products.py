@@ -55,11 +55,9 @@ for m, k, n in [(97, 2100, 70), (30, 5000, 33), (200, 600, 300)]:
 """
 
 
-def other_caches(sizes):
-    """The results of CALLS in a process that takes these for its caches."""
-    done = subprocess.run(
-        [sys.executable, "-c", CALLS], env={**os.environ, "OPGRAFT_CACHES": sizes}, capture_output=True
-    )
+def with_environment(**given):
+    """The results of CALLS in a process of its own."""
+    done = subprocess.run([sys.executable, "-c", CALLS], env={**os.environ, **given}, capture_output=True)
     return done.returncode, done.stdout, done.stderr.decode()
 
 
@@ -67,7 +65,7 @@ def test_tiles_of_other_caches_give_the_same_products():
     """OPGRAFT_CACHES: sums in other pieces, hence other last bits, and right ones."""
     found = {}
     for sizes in ("4096,16384,65536", "32768,262144,4194304", "49152,2097152,33554432"):
-        code, out, text = other_caches(sizes)
+        code, out, text = with_environment(OPGRAFT_CACHES=sizes)
         assert code == 0, text
         stream, rng = io.BytesIO(out), np.random.default_rng(0)
         found[sizes] = []
@@ -82,8 +80,13 @@ def test_tiles_of_other_caches_give_the_same_products():
 
 @pytest.mark.parametrize("sizes", ["", "1,2", "1,2,3,4", "a,b,c", "0,1,1"])
 def test_wrong_cache_sizes(sizes):
-    code, _, text = other_caches(sizes)
+    code, _, text = with_environment(OPGRAFT_CACHES=sizes)
     assert code != 0 and f"OPGRAFT_CACHES must be three sizes in bytes, L1,L2,L3, got '{sizes}'" in text
+
+
+def test_a_simd_target_that_there_is_not():
+    code, _, text = with_environment(OPGRAFT_SIMD="avx2")
+    assert code != 0 and "MatMul: OPGRAFT_SIMD must be one of SSE4, AVX2, AVX3, got 'avx2'" in text
 
 
 def test_packed_weights_keep_their_type(tmp_path):
