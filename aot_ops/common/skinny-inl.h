@@ -28,6 +28,9 @@ template <int kRows, class T> HWY_INLINE void RowsOf(const GemmTile &g, const Ma
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const T *from = static_cast<const T *>(b.data) + column;
+  // Of four long streams Intel's cores fetch less ahead than memory gives: 1 KB more is 0.91 of the time (Emerald
+  // Rapids, 4096 x 11008; 2 KB 0.95, 512 bytes 0.99). What a load is about to read costs nothing to fetch.
+  static const int64_t ahead = __builtin_cpu_is("intel") ? 1024 / int64_t(sizeof(T)) : 0;
   const auto steps = [&](int64_t k, auto count) HWY_ATTR {
     constexpr int kCount = decltype(count)::value;
     const T *row = from + k * b.row_stride;
@@ -39,6 +42,7 @@ template <int kRows, class T> HWY_INLINE void RowsOf(const GemmTile &g, const Ma
         v[i] = LoadF32(d, row + i * b.row_stride + j);
         // With eight rows the runs are short: fetch the next rows, which no stream foresees.
         if (kCount == 8) __builtin_prefetch(row + (i + kRows) * b.row_stride + j);
+        if (kCount == 4) __builtin_prefetch(row + i * b.row_stride + j + ahead);
       }
       for (int64_t r = 0; r < g.m; ++r) {
         const float *a = g.a + r * g.lda + k;

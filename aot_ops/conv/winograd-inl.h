@@ -94,15 +94,11 @@ HWY_NOINLINE inline int64_t AnySumTiles(int64_t rows, bool two, const float *w, 
 #undef OPGRAFT_SUM_TILES
 }
 
-// The numbers of two vectors in another order: element i of the result is element from[i], of both together.
+// The numbers of two vectors in another order: element i of the result is the element that was set for it, of both
+// together.
 class Order {
  public:
-  template <class F> explicit Order(const F &from) {
-    for (int64_t i = 0; i < kLanes; ++i) {
-      const int64_t at = from(i);
-      lane_[i] = int32_t(at % kLanes), upper_[i] = at < kLanes ? 0 : -1;
-    }
-  }
+  void set(int64_t i, int64_t from) { lane_[i] = int32_t(from % kLanes), upper_[i] = from < kLanes ? 0 : -1; }
   HWY_INLINE GemmVec operator()(GemmVec lower, GemmVec upper) const {
     const hn::ScalableTag<float> d;
     const hn::RebindToSigned<decltype(d)> di;
@@ -115,16 +111,21 @@ class Order {
   alignas(64) int32_t lane_[kLanes], upper_[kLanes];
 };
 // Tiles whose columns lie `far` <= kLanes apart: of so many tiles the first columns, beside each other, then their
-// second ones. `step` tiles are whole such groups in a vector.
+// second ones. `step` tiles are whole such groups in a vector. The orders are set where there is a dilation.
 struct Columns {
-  int64_t far, step = kLanes / far * far;
-  Order first{[this](int64_t i) { return std::min(i / far * 2 * far + i % far, 2 * kLanes - 1); }};
-  Order second{[this](int64_t i) { return std::min(i / far * 2 * far + i % far + far, 2 * kLanes - 1); }};
-  Order lower{[this](int64_t i) { return tile_of(i); }}, upper{[this](int64_t i) { return tile_of(i + kLanes); }};
+  int64_t far, step;
+  Order first, second;  // columns of tiles, from two vectors of columns
+  Order lower, upper;   // columns, from tiles' first and their second ones
 
- private:
-  int64_t tile_of(int64_t column) const {
-    return std::min(column / (2 * far) * far + column % far, kLanes - 1) + column / far % 2 * kLanes;
+  explicit Columns(int64_t apart) : far(apart), step(kLanes / apart * apart) {
+    for (int64_t i = 0; far > 1 && i < kLanes; ++i) {
+      const int64_t column = i / far * 2 * far + i % far, last = 2 * kLanes - 1;
+      const auto tile = [&](int64_t of) {
+        return std::min(of / (2 * far) * far + of % far, kLanes - 1) + of / far % 2 * kLanes;
+      };
+      first.set(i, std::min(column, last)), second.set(i, std::min(column + far, last));
+      lower.set(i, tile(i)), upper.set(i, tile(i + kLanes));
+    }
   }
 };
 
@@ -225,7 +226,7 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
   const ConvCut &c = g.cut;
   const int64_t each = g.channels / g.groups, m = g.m(), panels = (m + kTileRows - 1) / kTileRows;
   const int64_t far = g.h.dilation, of_phase = (c.size + c.grain - 1) / c.grain;
-  const Columns columns{g.w.dilation};
+  const Columns columns(g.w.dilation);
   const auto into_tiles = g.w.dilation > 1 ? IntoTiles<true> : IntoTiles<false>;
   const auto from_tiles = g.w.dilation > 1 ? FromTiles<true> : FromTiles<false>;
   g.h.kernel = g.w.kernel = g.h.dilation = g.w.dilation = 1, g.h.stride = far;
