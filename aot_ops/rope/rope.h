@@ -69,8 +69,8 @@ struct Rotation {
 };
 
 constexpr int64_t kTable = 1024;  // pairs whose factors a thread keeps: 16 KiB
-// Rows that are turned head by head; past the caches fewer, as each fetches the next head's (Emerald Rapids, 32 heads of
-// 128: 0.96 to 0.98 of the time; 32 rows 1.04 to 1.2).
+// Rows that are turned head by head; past the caches fewer, as each fetches the next head's (Emerald Rapids, 32 heads
+// of 128: 0.96 to 0.98 of the time; 32 rows 1.04 to 1.2).
 constexpr int64_t kRows = 16, kRowsPast = 4;
 
 inline int64_t block_of(const Rotation &r) {
