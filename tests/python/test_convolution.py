@@ -73,14 +73,18 @@ def test_what_is_not_finite_is_as_the_formula_has_it(layout, dilation):
     assert (np.abs(got[finite] - want[finite]) <= (bound + 2.0**-24 * np.abs(want))[finite]).all()
 
 
-@pytest.mark.parametrize("size", [(4, 8), (6, 4), (4, 18), (2, 2)])
-def test_winograds_tiles_of_one_position_do_not_reach_into_the_next(size):
+@pytest.mark.parametrize(
+    "size, dilation",
+    [((4, 8), 1), ((6, 4), 1), ((4, 18), 1), ((2, 2), 1), ((2, 4), 2), ((3, 18), 3), ((3, 96), 3), ((3, 30), 3)],
+)
+def test_winograds_tiles_of_one_position_do_not_reach_into_the_next(size, dilation):
     """The last channel's vectors reach behind it; how far the next position lies depends on the channels."""
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
+    attrs = {"pad_mode": "same", "dilation": CONV.pair(dilation)}
     for channels in range(32, 48):
-        net, x = nn.Conv2d(channels, 66, 3), normal(1, channels, *size)
+        net, x = nn.Conv2d(channels, 66, 3, dilation=dilation), normal(1, channels, *size)
         wide = [a.astype(np.float64) for a in (x, net.weight.asnumpy())]
-        within(net(x), CONV.conv2d(*wide, pad_mode="same"), CONV.bound(0, *wide, pad_mode="same"))
+        within(net(x), CONV.conv2d(*wide, **attrs), CONV.bound(0, *wide, **attrs))
 
 
 def test_threads_do_not_change_a_bit_of_winograds_tiles():
