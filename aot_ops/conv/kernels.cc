@@ -294,10 +294,10 @@ void winograd_plan(Conv &g) {
   const int64_t panel = PanelWidth_simd()(), lanes = panel / 2, rows = TileRows_simd()();
   const auto whole = [&](int64_t n) { return (n + lanes - 1) / lanes * lanes; };
   const int64_t tall = winograd_tiles(g.h) / g.h.dilation, across = winograd_tiles(g.w), far = g.w.dilation;
-  const int64_t each = g.channels / g.groups;
-  const int64_t panels = (g.m() + rows - 1) / rows;
-  // Where vectors of n tiles end: a whole number of groups is used of each.
-  const auto reach = [&](int64_t n) { return (n - 1) / (lanes / far * far) * (lanes / far * far) + lanes; };
+  const int64_t each = g.channels / g.groups, panels = (g.m() + rows - 1) / rows;
+  // Where vectors of n tiles end, which begin `step` apart (Columns).
+  const int64_t step = lanes / far * far;
+  const auto reach = [&](int64_t n) { return (n - 1) / step * step + lanes; };
   // Half of L2 for a unit's tiles; two vectors of them at least.
   const int64_t most = std::clamp<int64_t>(caches().l2 / 2 / (16 * 4 * each), panel, 96);
   ConvCut &c = g.cut;
