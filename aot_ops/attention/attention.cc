@@ -35,7 +35,8 @@ enum { kMask = 3, kMask2 };
 
 bool packed_layout(const Arguments &c) {
   const std::string l = c.attr_string("layout", "BHSD");
-  c.check(l == "BHSD" || l == "BSE" || l == "BSHD_PACKED", "layout must be BHSD, BSE or BSHD_PACKED, got '" + l + "'");
+  c.check(l == "BHSD" || l == "BSE" || l == "BSHD_PACKED",
+          [&] { return "layout must be BHSD, BSE or BSHD_PACKED, got '" + l + "'"; });
   return l != "BHSD";
 }
 

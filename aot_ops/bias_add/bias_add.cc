@@ -57,7 +57,7 @@ namespace {
 int bias_axis(const Arguments &a) {
   const std::string format = a.attr_string("data_format", "NCHW");
   a.check(format == "NCHW" || format == "NHWC" || format == "NCDHW",
-          "data_format must be NCHW, NHWC or NCDHW, got '" + format + "'");
+          [&] { return "data_format must be NCHW, NHWC or NCDHW, got '" + format + "'"; });
   return format == "NHWC" ? a.input(0).rank() - 1 : 1;
 }
 

@@ -30,7 +30,7 @@ template <int kRows, class T> HWY_INLINE void RowsOf(const GemmTile &g, const Ma
   const T *from = static_cast<const T *>(b.data) + column;
   // Of four long streams Intel's cores fetch less ahead than memory gives: 1 KB more is 0.91 of the time (Emerald
   // Rapids, 4096 x 11008; 2 KB 0.95, 512 bytes 0.99). What a load is about to read costs nothing to fetch.
-  static const int64_t ahead = __builtin_cpu_is("intel") ? 1024 / int64_t(sizeof(T)) : 0;
+  static const int64_t ahead = simd::intel() ? 1024 / int64_t(sizeof(T)) : 0;
   const auto steps = [&](int64_t k, auto count) HWY_ATTR {
     constexpr int kCount = decltype(count)::value;
     const T *row = from + k * b.row_stride;

@@ -15,7 +15,7 @@ namespace opgraft {
 // to 0.8 of the time of a sum of two tensors. What an operator reads next stays in the caches: it would take 1.05
 // to 1.2 times as long, both together (docs/performance_intel.md). AMD's L3 is two to four times as fast as memory.
 inline bool goes_past_caches(const Context &c) {
-  static const bool may = simd::target() == simd::kAvx3 && __builtin_cpu_is("intel");
+  static const bool may = simd::target() == simd::kAvx3 && simd::intel();
   if (!may || !c.unread() || reinterpret_cast<uintptr_t>(c.output(0).raw()) % 4) return false;
   uint64_t bytes = 0;
   for (int i = 0; i < c.outputs(); ++i) bytes += uint64_t(c.output(i).size()) * dtype_size(c.output(i).dtype());

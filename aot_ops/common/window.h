@@ -32,9 +32,10 @@ inline std::array<int64_t, 2> window_pair(const Arguments &c, const char *name, 
   const size_t n = v.size(), last = n - (n == 4 && nhwc ? 2 : 1);
   bool ok = (n == 1 || n == 2 || n == 4) && (n != 4 || (v[0] == 1 && v[nhwc ? 3 : 1] == 1));
   for (int64_t i : v) ok = ok && i > 0 && i < int64_t(1) << 31;
-  c.check(ok, std::string(name) + " must be 1, 2 or 4 positive numbers, the first " +
-                  (nhwc ? "and the last of 4" : "two of 4") + " being 1, got " +
-                  to_string(std::span<const int64_t>(v)));
+  c.check(ok, [&] {
+    return std::string(name) + " must be 1, 2 or 4 positive numbers, the first " +
+           (nhwc ? "and the last of 4" : "two of 4") + " being 1, got " + to_string(std::span<const int64_t>(v));
+  });
   return {v[n < 2 ? 0 : last - 1], v[last]};
 }
 
@@ -52,15 +53,18 @@ inline std::string window_mode(const Arguments &c, std::initializer_list<const c
 // Whether the channels lie last. MindSpore's primitives call the attribute format or data_format.
 inline bool channels_last(const Arguments &c) {
   const std::string name = c.has_attr("format") ? "format" : "data_format", format = c.attr_string(name, "NCHW");
-  c.check(format == "NCHW" || format == "NHWC", name + " must be NCHW or NHWC, got '" + format + "'",
-          OPGRAFT_UNSUPPORTED);
+  c.check(
+      format == "NCHW" || format == "NHWC", [&] { return name + " must be NCHW or NHWC, got '" + format + "'"; },
+      OPGRAFT_UNSUPPORTED);
   return format == "NHWC";
 }
 
 inline void check_image(const Arguments &c, bool nhwc) {
   auto x = c.input(0).shape();
-  c.check(x.size() == 4, std::string("x must have 4 dimensions ") + (nhwc ? "(N, H, W, C)" : "(N, C, H, W)") +
-                             ", got shape " + to_string(x));
+  c.check(x.size() == 4, [&] {
+    return std::string("x must have 4 dimensions ") + (nhwc ? "(N, H, W, C)" : "(N, C, H, W)") + ", got shape " +
+           to_string(x);
+  });
 }
 
 // w.out and w.before; before and after: the padding of pad_mode "pad". out is 0 where x is too small for one window.

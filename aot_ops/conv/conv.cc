@@ -44,10 +44,13 @@ Attributes attributes(const Arguments &c) {
   if (a.pad.size() == 1) a.pad.resize(4, a.pad[0]);
   bool ok = a.pad.size() == 4;
   for (int64_t p : a.pad) ok = ok && p >= 0 && p < int64_t(1) << 31;
-  c.check(ok, "pad must be 1 or 4 numbers that are not negative, got " + to_string(c.attr_ints("pad", {0})));
-  c.check(a.mode == "pad" || a.pad == std::vector<int64_t>(4, 0),
-          "pad must be 0 where pad_mode is not 'pad', got " + to_string(a.pad) + " with '" + a.mode + "'");
-  c.check(a.group > 0, "group must be positive, got " + std::to_string(a.group));
+  c.check(ok, [&] {
+    return "pad must be 1 or 4 numbers that are not negative, got " + to_string(c.attr_ints("pad", {0}));
+  });
+  c.check(a.mode == "pad" || a.pad == std::vector<int64_t>(4, 0), [&] {
+    return "pad must be 0 where pad_mode is not 'pad', got " + to_string(a.pad) + " with '" + a.mode + "'";
+  });
+  c.check(a.group > 0, [&] { return "group must be positive, got " + std::to_string(a.group); });
   return a;
 }
 

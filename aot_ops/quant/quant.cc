@@ -171,7 +171,8 @@ template <Kind kind> int32_t output_dtype(const Arguments &c) {
   const std::string name = c.attr_string(attr, kind == kQuant ? "int8" : "float16");
   const int32_t d = dtype_from_name(name);
   if (kind == kQuant) {
-    c.check(d == OPGRAFT_INT8 || d == OPGRAFT_UINT8, "dst_type must be int8 or uint8, got '" + name + "'");
+    c.check(d == OPGRAFT_INT8 || d == OPGRAFT_UINT8,
+            [&] { return "dst_type must be int8 or uint8, got '" + name + "'"; });
     return d;
   }
   for (int32_t known : {OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_FLOAT32})

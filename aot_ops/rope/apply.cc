@@ -20,7 +20,7 @@ struct Heads {
 };
 Heads heads_of(const Arguments &c, int i) {
   const std::string l = c.attr_string("layout", "BSHD");
-  c.check(l == "BHSD" || l == "BSHD", "layout must be BHSD or BSHD, got '" + l + "'");
+  c.check(l == "BHSD" || l == "BSHD", [&] { return "layout must be BHSD or BSHD, got '" + l + "'"; });
   auto x = c.input(i).shape();
   if (x.size() == 4) return l == "BSHD" ? Heads{x[0], x[1], x[2], x[3], true} : Heads{x[0], x[2], x[1], x[3], false};
   const int64_t asked = c.attr_int("rotary_dim", 0), dim = asked ? asked : c.input(2).dim(-1), packed = x.back();

@@ -41,7 +41,7 @@ template <class T> int32_t Draw(const Context &c, const T *x, int64_t n, double 
   int64_t largest = -1;
   for (int64_t i = 0; i < n; ++i) {
     const float v = float(x[i]);
-    c.check(!std::isnan(v), "logits must be numbers, got NaN at " + std::to_string(i));
+    c.check(!std::isnan(v), [&] { return "logits must be numbers, got NaN at " + std::to_string(i); });
     if (largest < 0 || v > float(x[largest])) largest = i;
   }
   const double temperature = c.attr_float("temperature", 1), most = double(float(x[largest]));
@@ -73,7 +73,8 @@ void Kernel(Context &c) {
     c.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
       std::vector<Candidate> all;
       for (int64_t r = begin; r < end; ++r) {
-        c.check(uniform[r] >= 0 && uniform[r] < 1, "uniform must be in [0, 1), got " + std::to_string(uniform[r]));
+        c.check(uniform[r] >= 0 && uniform[r] < 1,
+                [&] { return "uniform must be in [0, 1), got " + std::to_string(uniform[r]); });
         c.output(0).data<int32_t>()[r] = Draw(c, x + r * n, n, double(uniform[r]), all);
       }
     });

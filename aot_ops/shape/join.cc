@@ -104,9 +104,10 @@ struct GatherAxes {
     int64_t b = a.attr_int("batch_dims", 0);
     b += b < 0 ? index_rank : 0;
     batch = int(std::clamp<int64_t>(b, -1, OPGRAFT_MAX_RANK + 1));
-    a.check(batch >= 0 && batch <= axis && batch <= index_rank,
-            "batch_dims must be at most axis " + std::to_string(axis) + " and indices' rank " +
-                std::to_string(index_rank) + ", got " + std::to_string(b));
+    a.check(batch >= 0 && batch <= axis && batch <= index_rank, [&] {
+      return "batch_dims must be at most axis " + std::to_string(axis) + " and indices' rank " +
+             std::to_string(index_rank) + ", got " + std::to_string(b);
+    });
   }
 };
 

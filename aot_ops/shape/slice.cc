@@ -56,16 +56,18 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
   const Masks m(a);
   const TensorView x = a.input(0);
   const size_t n = begin.size();
-  a.check(end.size() == n && strides.size() == n, "begin, end and strides must have one length, got " +
-                                                      std::to_string(n) + ", " + std::to_string(end.size()) + " and " +
-                                                      std::to_string(strides.size()));
+  a.check(end.size() == n && strides.size() == n, [&] {
+    return "begin, end and strides must have one length, got " + std::to_string(n) + ", " + std::to_string(end.size()) +
+           " and " + std::to_string(strides.size());
+  });
   int named = 0, ellipses = 0;  // dimensions of x that entries name
   for (size_t i = 0; i < n; ++i) {
     if (Masks::bit(m.ellipsis, i)) ++ellipses;
     else if (!Masks::bit(m.new_axis, i)) ++named;
   }
   a.check(ellipses <= 1, "ellipsis_mask may have one bit set");
-  a.check(named <= x.rank(), "begin names " + std::to_string(named) + " dimensions, x has " + std::to_string(x.rank()));
+  a.check(named <= x.rank(),
+          [&] { return "begin names " + std::to_string(named) + " dimensions, x has " + std::to_string(x.rank()); });
   std::vector<Part> parts;
   int d = 0;
   auto whole = [&] {
@@ -80,8 +82,10 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
     } else if (Masks::bit(m.shrink, i)) {
       const int64_t dim = x.dim(d), at = begin[i];
       if (dim >= 0 && !(symbols && is_symbol(at)))
-        a.check(at >= -dim && at < dim, "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) +
-                                            " of size " + std::to_string(dim));
+        a.check(at >= -dim && at < dim, [&] {
+          return "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) + " of size " +
+                 std::to_string(dim);
+        });
       parts.push_back({d++, false, at < 0 && dim >= 0 ? at + dim : at, 1, 1});
     } else {
       a.check(strides[i] != 0, "strides must not be 0");

@@ -22,11 +22,12 @@ void KernelShape(Context &c) { std::copy_n(c.input(0).shape().data(), c.input(0)
 
 int64_t item(const Arguments &a) {
   const TensorView t = a.input(0);
-  a.check(t.rank() == 1, "x must have 1 dimension, got shape " + to_string(t.shape()));
+  a.check(t.rank() == 1, [&] { return "x must have 1 dimension, got shape " + to_string(t.shape()); });
   const int64_t index = a.attr_int("index", 0), n = t.dim(0);
   if (n < 0) return index;
-  a.check(index >= -n && index < n,
-          "index must be in [" + std::to_string(-n) + ", " + std::to_string(n) + "), got " + std::to_string(index));
+  a.check(index >= -n && index < n, [&] {
+    return "index must be in [" + std::to_string(-n) + ", " + std::to_string(n) + "), got " + std::to_string(index);
+  });
   return index < 0 ? index + n : index;
 }
 

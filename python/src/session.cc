@@ -17,15 +17,17 @@ bool overlap(const Tensor &a, const Tensor &b) {
 // No result lies where it would change what other results are computed of.
 void refuse_shared(const Graph &g, const std::vector<Tensor> &inputs, const std::vector<Tensor> &outputs) {
   for (size_t i = 0; i < outputs.size(); ++i) {
-    const auto refuse = [&](const Tensor &t, const std::string &what) {
-      if (overlap(outputs[i], t))
-        throw py::value_error("output " + std::to_string(i) + " must have memory of its own, got that of " + what);
+    const auto refuse = [&](const std::string &what) {
+      throw py::value_error("output " + std::to_string(i) + " must have memory of its own, got that of " + what);
     };
-    for (size_t k = 0; k < inputs.size(); ++k) refuse(inputs[k], "input " + std::to_string(k));
-    for (size_t k = 0; k < i; ++k) refuse(outputs[k], "output " + std::to_string(k));
+    const auto shared = [&](const Tensor &t) { return overlap(outputs[i], t); };
+    for (size_t k = 0; k < inputs.size(); ++k)
+      if (shared(inputs[k])) refuse("input " + std::to_string(k));
+    for (size_t k = 0; k < i; ++k)
+      if (shared(outputs[k])) refuse("output " + std::to_string(k));
     for (size_t v = 0; v < g.value_count(); ++v)
-      if (const Value &value = g.value(ValueId(v)); value.kind == Value::kConstant)
-        refuse(value.constant, "Parameter " + value.name);
+      if (const Value &value = g.value(ValueId(v)); value.kind == Value::kConstant && shared(value.constant))
+        refuse("Parameter " + value.name);
   }
 }
 

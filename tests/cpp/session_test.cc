@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <new>
+#include <numeric>
 #include <thread>
 
 #include "engine_test_util.h"
@@ -86,6 +87,39 @@ TEST(Session, ADecodeStepAllocatesNothingAndPlansNothing) {
   EXPECT_EQ(allocations.load(), before);
   EXPECT_EQ(model->stats().plans_made, 1u);
   EXPECT_EQ(s.state_bytes(), 2 * 4096u) << "all rows of both caches lie on a page each, whatever the number of steps";
+}
+
+// Positions and logits are checked one by one, layouts at each call: no message is put together for what is right.
+TEST(Session, WhatIsCheckedAtEachCallAllocatesNothing) {
+  constexpr int64_t kTokens = 64, kRows = 128, kDim = 16, kLogits = 1000;
+  auto g = std::make_shared<Graph>("checked");
+  const auto constant = [&](Shape dims, float first) { return g->add_constant(floats(std::move(dims), first)); };
+  const TensorType heads{OPGRAFT_FLOAT32, {1, 4, kTokens, kDim}, true};
+  const ValueId q = g->add_input("q", heads), k = g->add_input("k", heads);
+  const ValueId positions = g->add_input("position_ids", {OPGRAFT_INT64, {kTokens}, true});
+  const ValueId logits = g->add_input("logits", {OPGRAFT_FLOAT32, {1, kLogits}, true});
+  const ValueId cos = constant({kRows, kDim}, 0), sin = constant({kRows, kDim}, 1);
+  const auto turned = g->node(g->add_node(ops(), "ApplyRotaryPosEmb", {q, k, cos, sin, positions},
+                                          {{"layout", std::string("BHSD")}, {"rotary_dim", kDim}}))
+                          .outputs;
+  const ValueId chosen = one(*g, "SampleToken", {logits, g->add_constant(floats({1}, 0))}, {{"temperature", 0.0}});
+  g->outputs = {turned[0], turned[1], chosen};
+  Session s(std::make_shared<Model>(g));
+  std::vector<Tensor> in{floats(heads.dims, 1), floats(heads.dims, 2), Tensor(OPGRAFT_INT64, {kTokens}),
+                         floats({1, kLogits}, 0)};
+  std::iota(in[2].data<int64_t>(), in[2].data<int64_t>() + kTokens, 0);
+  std::vector<Tensor> out;
+  s.run_into(in, out);
+  const int64_t before = allocations.load();
+  s.run_into(in, out);
+  EXPECT_EQ(allocations.load(), before);
+  in[2].data<int64_t>()[kTokens / 2] = kRows;
+  try {
+    s.run_into(in, out);
+    FAIL() << "a position outside the tables was taken";
+  } catch (const Error &e) {
+    EXPECT_NE(std::string(e.what()).find("position_ids must be in [0, 128), got 128"), std::string::npos) << e.what();
+  }
 }
 
 TEST(Session, ArenaOfAChainIsOneBufferWhereOpsWorkInPlace) {
