@@ -110,8 +110,9 @@ template <class T> void check_positions(const Context &c, int64_t more) {
   const auto [least, most] = std::ranges::minmax(positions);
   const int64_t table = c.input(2).dim(0);
   if (least >= 0 && most < table - more) return;
-  c.fail(OPGRAFT_INVALID_VALUE, "position_ids must be in [0, " + std::to_string(table) + "), got " +
-                                    std::to_string(least < 0 ? int64_t(least) : int64_t(most) + more));
+  const int64_t wrong = least < 0 ? least : most < table ? most + more : most;
+  c.fail(OPGRAFT_INVALID_VALUE,
+         "position_ids must be in [0, " + std::to_string(table) + "), got " + std::to_string(wrong));
 }
 
 Rotation apply_rotation(const Context &c) {

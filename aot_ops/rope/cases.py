@@ -291,6 +291,10 @@ REFUSED = [
             r"position_ids must be in \[0, 10\), got 10"),
     refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int64", -1)], r"position_ids must be in \[0, 10\), got -1"),
     refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int64", 8)], r"position_ids must be in \[0, 10\), got 10"),
+    refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int64", 2**63 - 1)],
+            rf"position_ids must be in \[0, 10\), got {2**63 - 1}"),
+    refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int32", [4, -(2**31), 3])],
+            rf"position_ids must be in \[0, 10\), got -{2**31}"),
     refused("ApplyRotaryPosEmb", [Q, Q, *TABLES, ("int32", 0)],
             "layout must be BHSD or BSHD, got 'SBHD'", layout="SBHD"),
 ]  # fmt: skip
