@@ -64,14 +64,16 @@ stage_asan() {
 }
 # The case tables of the operators, and sizes that nobody chose. The interpreter is not instrumented and frees little at
 # its end: no leaks are looked for. More threads than cores, as the number of a worker is not bound by them. -s: a report
-# of the sanitizers ends the process, and what pytest had captured with it.
+# of the sanitizers ends the process, and what pytest had captured with it. This build has one SIMD target: the cases
+# need not run once more for each that the machine has.
 stage_asan_ops() {
   asan_tree
   ASAN_OPTIONS+=:detect_leaks=0
   fixed_addresses env LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
     OPGRAFT_NUM_THREADS=5 PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
     "$PY" -m pytest -q -s -n "$JOBS" --dist worksteal -p no:cacheprovider tests/python/test_ops.py \
-    tests/python/test_random_sizes.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
+    tests/python/test_random_sizes.py --deselect tests/python/test_ops.py::test_every_target \
+    --junitxml="$RESULTS/asan_ops.xml" </dev/null
 }
 stage_tsan() {
   [ -e tests/CMakeLists.txt ] || skip "no C++ tests"
