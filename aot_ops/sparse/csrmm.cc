@@ -15,8 +15,10 @@ struct Arrays {
 
 void check_indptr(const Arguments &c, int64_t rows) {
   const int64_t n = c.input(0).dim(0);
-  c.check(rows < 0 || n < 0 || n - 1 == rows, "indptr must have one element more than the " + std::to_string(rows) +
-                                                  " rows, got shape " + to_string(c.input(0).shape()));
+  c.check(rows < 0 || n < 0 || n - 1 == rows, [&] {
+    return "indptr must have one element more than the " + std::to_string(rows) + " rows, got shape " +
+           to_string(c.input(0).shape());
+  });
 }
 
 void check_types(const Arguments &c) {

@@ -38,9 +38,11 @@ inline void check_floats(const Arguments &c, int values, std::initializer_list<s
 inline std::array<int64_t, 2> stated_shape(const Arguments &c, int at, const char *name, int inputs) {
   std::vector<int64_t> shape;
   if (!c.values(c.inputs() == inputs ? at : inputs, name, shape)) return {-1, -1};
-  c.check(shape.size() == 2, std::string(name) + " must have 2 elements, got " + std::to_string(shape.size()));
+  c.check(shape.size() == 2,
+          [&] { return std::string(name) + " must have 2 elements, got " + std::to_string(shape.size()); });
   for (int64_t d : shape)
-    c.check(d >= 0 || d == -1 || is_symbol(d), std::string(name) + " must not be negative, got " + to_string(shape));
+    c.check(d >= 0 || d == -1 || is_symbol(d),
+            [&] { return std::string(name) + " must not be negative, got " + to_string(shape); });
   return {shape[0], shape[1]};
 }
 
