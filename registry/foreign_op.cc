@@ -71,7 +71,7 @@ std::vector<std::pair<std::string, AttrValue>> own_attrs(const opgraft_infer_arg
 // One dimension of `out_shape`, in postfix.
 int64_t dimension(const InferContext &c, std::string_view text) {
   std::vector<int64_t> stack;
-  auto bad = [&] { c.fail(OPGRAFT_INVALID_VALUE, fmt::format("out_shape has an invalid dimension '{}'", text)); };
+  auto bad = [&] { c.fail(OPGRAFT_INVALID_VALUE, "out_shape has an invalid dimension '", text, "'"); };
   auto number = [&](std::string_view s, int64_t &n) {
     auto [p, ec] = std::from_chars(s.data(), s.data() + s.size(), n);
     return ec == std::errc() && p == s.data() + s.size();
@@ -111,12 +111,11 @@ std::vector<std::string> split(std::string_view text, char by) {
 
 // A function that answers for `what` when out_shape or out_dtype was not given.
 [[noreturn]] void undeclared(const InferContext &c, const ForeignOp &f, const char *argument, const char *suffix) {
-  c.fail(OPGRAFT_INVALID_VALUE,
-         fmt::format("{} must be given: {} exports no {}{}", argument, f.path().string(), f.function(), suffix));
+  c.fail(OPGRAFT_INVALID_VALUE, argument, " must be given: ", f.path().string(), " exports no ", f.function(), suffix);
 }
 
-void check_count(const InferContext &c, const char *what, size_t got, size_t n) {
-  c.check(got == n, fmt::format("{} must state {} output{}, got {}", what, n, n == 1 ? "" : "s", got));
+void check_count(const InferContext &c, std::string_view what, size_t got, size_t n) {
+  c.check(got == n, what, " must state ", n, n == 1 ? " output" : " outputs", ", got ", got);
 }
 
 std::vector<Shape> shapes_of(InferContext &c, const ForeignOp &f, ForeignExtra &extra, size_t n) {
@@ -138,11 +137,12 @@ std::vector<Shape> shapes_of(InferContext &c, const ForeignOp &f, ForeignExtra &
     for (auto &d : in.back()) d = d < 0 ? -1 : d;
   }
   out = f.infer_shapes(extra, in, int(n));
-  check_count(c, (f.function() + "InferShape").c_str(), out.size(), n);
+  check_count(c, f.function() + "InferShape", out.size(), n);
   for (auto &s : out)
-    for (auto &d : s)
-      c.check(d >= -1, d == -2 ? f.function() + "InferShape knows no rank for these inputs; give out_shape"
-                               : fmt::format("{}InferShape gave the dimension {}", f.function(), d));
+    for (auto &d : s) {
+      c.check(d != -2, f.function(), "InferShape knows no rank for these inputs; give out_shape");
+      c.check(d >= -1, f.function(), "InferShape gave the dimension ", d);
+    }
   return out;
 }
 
@@ -156,19 +156,19 @@ std::vector<int32_t> dtypes_of(InferContext &c, const ForeignOp &f, ForeignExtra
     std::vector<int32_t> in;
     for (int i = 0; i < c.inputs(); ++i) in.push_back(c.input(i).dtype());
     out = f.infer_types(extra, in, int(n));
-    check_count(c, (f.function() + "InferType").c_str(), out.size(), n);
+    check_count(c, f.function() + "InferType", out.size(), n);
   }
   for (int32_t d : out)
-    c.check(dtype_size(d) > 0, fmt::format("{} gave the type {}, which is no dtype",
-                                           c.has_attr("out_dtype") ? "out_dtype" : f.function() + "InferType", d));
+    c.check(dtype_size(d) > 0, c.has_attr("out_dtype") ? "out_dtype" : f.function() + "InferType", " gave the type ", d,
+            ", which is no dtype");
   return out;
 }
 
 void infer(InferContext &c) {
   auto f = function_of(c);
   auto n = c.attr_int("opgraft_outputs", 1);
-  c.check(n >= 1 && n + c.inputs() <= kMostTensors,
-          fmt::format("has {} inputs and {} outputs, the most is {} in all", c.inputs(), n, kMostTensors));
+  c.check(n >= 1 && n + c.inputs() <= kMostTensors, "has ", c.inputs(), " inputs and ", n, " outputs, the most is ",
+          kMostTensors, " in all");
   auto extra = f->extra(own_attrs(c.args()));
   auto shapes = shapes_of(c, *f, *extra, size_t(n));
   auto dtypes = dtypes_of(c, *f, *extra, size_t(n));

@@ -62,7 +62,7 @@ constexpr int64_t kGrain = 16384;  // elements: 2 to 6 µs of work, above the co
 template <Slope slope> Slope chosen(const Arguments &a) {
   if constexpr (slope != kGeLU) return slope;
   const std::string form = a.attr_string("approximate", "tanh");
-  a.check(form == "tanh" || form == "none", [&] { return "approximate must be 'tanh' or 'none', got '" + form + "'"; });
+  a.check(form == "tanh" || form == "none", "approximate must be 'tanh' or 'none', got '", form, "'");
   return form == "none" ? kGeLUErf : kGeLU;
 }
 

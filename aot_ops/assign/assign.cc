@@ -56,7 +56,7 @@ void InferAssign(InferContext &c) {
   c.check_same_dtype(1, "value", 0, "variable");
   bool same = variable.size() == value.size();
   for (size_t i = 0; same && i < value.size(); ++i) same = variable[i] == value[i] || variable[i] < 0 || value[i] < 0;
-  c.check(same, "value.shape must equal variable.shape " + to_string(variable) + ", got " + to_string(value));
+  c.check(same, "value.shape must equal variable.shape ", variable, ", got ", value);
   c.output(c.input(0).dtype(), variable);
 }
 void CheckNumbers(InferContext &c) {
@@ -69,7 +69,7 @@ void InferSum(InferContext &c) {
 void InferScalar(InferContext &c) {
   CheckNumbers(c);
   c.check_same_dtype(1, "value", 0, "variable");
-  c.check(c.input(1).rank() == 0, "value.shape must be (), got " + to_string(c.input(1).shape()));
+  c.check(c.input(1).rank() == 0, "value.shape must be (), got ", c.input(1).shape());
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 void InferMove(InferContext &c) { c.output(c.input(0).dtype(), c.input(0).shape()); }

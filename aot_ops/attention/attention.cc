@@ -35,8 +35,7 @@ enum { kMask = 3, kMask2 };
 
 bool packed_layout(const Arguments &c) {
   const std::string l = c.attr_string("layout", "BHSD");
-  c.check(l == "BHSD" || l == "BSE" || l == "BSHD_PACKED",
-          [&] { return "layout must be BHSD, BSE or BSHD_PACKED, got '" + l + "'"; });
+  c.check(l == "BHSD" || l == "BSE" || l == "BSHD_PACKED", "layout must be BHSD, BSE or BSHD_PACKED, got '", l, "'");
   return l != "BHSD";
 }
 
@@ -68,32 +67,28 @@ int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
   for (int i = 0; i < 3; ++i) {
     c.check_same_dtype(i, names[i], 0, "q");
     const auto s = i == 1 ? *keys : c.input(i).shape();
-    c.check(int(s.size()) == rank,
-            std::string(names[i]) + " must have " + std::to_string(rank) + " dimensions, got shape " + to_string(s));
-    c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])),
-            std::string(names[i]) + ".shape must agree with q.shape " + to_string(q) +
-                " in all but the heads and the sequence, got " + to_string(s));
+    c.check(int(s.size()) == rank, names[i], " must have ", rank, " dimensions, got shape ", s);
+    c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])), names[i],
+            ".shape must agree with q.shape ", q, " in all but the heads and the sequence, got ", s);
   }
   const auto k = *keys, v = c.input(2).shape();
   bool same = true;  // but for the last dimension
   for (size_t a = 0; a + 1 < v.size(); ++a) same = same && may_equal(v[a], k[a]);
-  c.check(same, std::string(names[2]) + ".shape must agree with " + names[1] + ".shape " + to_string(k) +
-                    " in all but the last dimension, got " + to_string(v));
+  c.check(same, names[2], ".shape must agree with ", names[1], ".shape ", k, " in all but the last dimension, got ", v);
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
   c.check(!packed || heads == 1 || !c.attr_bool("k_transposed", false),
-          "k_transposed takes layout BHSD, or one head, got " + std::to_string(heads) + " of layout BSE");
+          "k_transposed takes layout BHSD, or one head, got ", heads, " of layout BSE");
   if (packed)
-    c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0),
-            "heads must divide q's last dimension " + std::to_string(q[2]) + ", got " + std::to_string(heads));
+    c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0), "heads must divide q's last dimension ", q[2], ", got ",
+            heads);
   // Of layout BSE the last dimensions stand for the heads: all of them have one size.
   const int64_t ours = packed ? q[2] : heads, theirs = k[packed ? 2 : 1], size = packed ? ours / heads : 1;
   c.check(ours < 0 || theirs < 0 || (theirs && size ? ours % theirs == 0 && theirs % size == 0 : ours == theirs),
-          std::string(names[1]) + "'s heads must divide q's, got shapes " + to_string(k) + " and " + to_string(q));
+          names[1], "'s heads must divide q's, got shapes ", k, " and ", q);
   const bool known = packed && ours >= 0 && theirs >= 0;
   const int64_t shared = !known ? 0 : size ? theirs / size : heads;  // heads of k and v
-  c.check(!known || v[2] < 0 || (shared ? v[2] % shared == 0 : v[2] == 0),
-          std::string(names[2]) + "'s last dimension must be a multiple of the " + std::to_string(shared) +
-              " heads that k.shape " + to_string(k) + " has, got shape " + to_string(v));
+  c.check(!known || v[2] < 0 || (shared ? v[2] % shared == 0 : v[2] == 0), names[2],
+          "'s last dimension must be a multiple of the ", shared, " heads that k.shape ", k, " has, got shape ", v);
   Shape out(q.begin(), q.end());
   if (!packed) out[3] = v[3];
   else if (known && v[2] >= 0) out[2] = shared ? v[2] / shared * heads : 0;
@@ -117,7 +112,7 @@ void check_mask(InferContext &c, int i, const char *name, std::span<const int64_
     s = s.last(3);
   }
   for (size_t a = 0; ok && a < s.size(); ++a) ok = s[a] == 1 || may_equal(s[a], full[full.size() - s.size() + a]);
-  c.check(ok, std::string(name) + ".shape must broadcast to " + to_string(scores) + ", got " + to_string(shape));
+  c.check(ok, name, ".shape must broadcast to ", scores, ", got ", shape);
 }
 
 void Infer(InferContext &c) {
@@ -140,8 +135,7 @@ void InferCached(InferContext &c) {
   check_heads(c, kNames, false);
   c.check_dtype(3, "lengths", {OPGRAFT_INT32, OPGRAFT_INT64});
   auto n = c.input(3).shape(), q = c.input(0).shape();
-  c.check(n.size() == 1 && may_equal(n[0], q[0]),
-          "lengths.shape must be " + to_string(q.first(1)) + ", got " + to_string(n));
+  c.check(n.size() == 1 && may_equal(n[0], q[0]), "lengths.shape must be ", q.first(1), ", got ", n);
 }
 
 // Of heads with so many keys.
@@ -219,8 +213,7 @@ template <bool kCached> uint64_t Workspace(InferContext &c) {
 void check_lengths(Context &c, const Attention &g) {
   for (int64_t b = 0; b < g.batches && g.lengths; ++b)
     if (g.length(b) < 0 || g.length(b) > g.keys)
-      c.fail(OPGRAFT_INVALID_VALUE,
-             "lengths must be in [0, " + std::to_string(g.keys) + "], got " + std::to_string(g.length(b)));
+      c.fail(OPGRAFT_INVALID_VALUE, "lengths must be in [0, ", g.keys, "], got ", g.length(b));
 }
 
 constexpr int64_t kShort = 16 << 20;  // multiplications and additions: a fifth of a millisecond of one core
@@ -231,8 +224,8 @@ template <bool kCached> void Kernel(Context &c) {
   const int64_t heads = g.batches * g.kv_heads;
   if (heads == 0 || g.rows() == 0 || g.value_dim == 0) return;
   if (std::max(g.dim, g.value_dim) > kMostDim)
-    c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN,
-           "the head dimension must be at most 512, got " + std::to_string(std::max(g.dim, g.value_dim)));
+    c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN, "the head dimension must be at most 512, got ",
+           std::max(g.dim, g.value_dim));
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
   const Scratch<float> scratch(c, workspace_floats(g));

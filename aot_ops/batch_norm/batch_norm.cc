@@ -49,16 +49,16 @@ void Infer(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_dtype(1, "scale", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   auto x = c.input(0).shape();
-  c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape " + to_string(x));
+  c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape ", x);
   const size_t axis = channels_last(c) ? x.size() - 1 : 1;
   const char *names[] = {"x", "scale", "bias", "mean", "variance"};
   for (int i = 1; i < 5; ++i) {
     if (i > 1) c.check_same_dtype(i, names[i], 1, "scale");
     auto s = c.input(i).shape();
-    c.check(s.size() == 1 && may_equal(s[0], x[axis]),
-            std::string(names[i]) + ".shape must be " + to_string(x.subspan(axis, 1)) + ", got " + to_string(s));
+    c.check(s.size() == 1 && may_equal(s[0], x[axis]), names[i], ".shape must be ", x.subspan(axis, 1), ", got ", s);
   }
-  c.check(!c.attr_bool("is_training", false), "is_training must be false: opgraft runs inference", OPGRAFT_UNSUPPORTED);
+  if (c.attr_bool("is_training", false))
+    c.fail(OPGRAFT_UNSUPPORTED, "is_training must be false: opgraft runs inference");
   c.output(c.input(0).dtype(), x);
   for (int i = 0; i < 4; ++i) c.output(c.input(1).dtype(), c.input(1).shape());
 }

@@ -56,19 +56,19 @@ namespace {
 
 int bias_axis(const Arguments &a) {
   const std::string format = a.attr_string("data_format", "NCHW");
-  a.check(format == "NCHW" || format == "NHWC" || format == "NCDHW",
-          [&] { return "data_format must be NCHW, NHWC or NCDHW, got '" + format + "'"; });
+  a.check(format == "NCHW" || format == "NHWC" || format == "NCDHW", "data_format must be NCHW, NHWC or NCDHW, got '",
+          format, "'");
   return format == "NHWC" ? a.input(0).rank() - 1 : 1;
 }
 
 void Infer(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "b", 0, "x");
-  c.check(c.input(0).rank() >= 2, "x must have at least 2 dimensions, got shape " + to_string(c.input(0).shape()));
-  c.check(c.input(1).rank() == 1, "b must have 1 dimension, got shape " + to_string(c.input(1).shape()));
+  c.check(c.input(0).rank() >= 2, "x must have at least 2 dimensions, got shape ", c.input(0).shape());
+  c.check(c.input(1).rank() == 1, "b must have 1 dimension, got shape ", c.input(1).shape());
   const int64_t want = c.input(0).dim(bias_axis(c)), got = c.input(1).dim(0);
-  c.check(want < 0 || got < 0 || want == got, "b must have " + std::to_string(want) + " elements as axis " +
-                                                  std::to_string(bias_axis(c)) + " of x, got " + std::to_string(got));
+  c.check(want < 0 || got < 0 || want == got, "b must have ", want, " elements as axis ", bias_axis(c), " of x, got ",
+          got);
   c.output(c.input(0).dtype(), c.input(0).shape());
 }
 

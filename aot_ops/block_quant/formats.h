@@ -42,19 +42,18 @@ inline const BlockFormat &format_of(const Arguments &c) {
   const std::string name = c.attr_string("format", "q4_0");
   for (auto &f : kFormats)
     if (name == f.name) return f;
-  c.fail(OPGRAFT_INVALID_VALUE, "format must be one of q4_0, q4_1, q8_0, got '" + name + "'");
+  c.fail(OPGRAFT_INVALID_VALUE, "format must be one of q4_0, q4_1, q8_0, got '", name, "'");
 }
 
 // weight[N, bytes of a row] of K weights; K where it is not known (-1) follows from the row.
 inline void check_rows(const Arguments &c, int i, const std::string &name, const BlockFormat &f, int64_t k) {
   c.check_dtype(i, name.c_str(), {OPGRAFT_UINT8});
   const auto w = c.input(i).shape();
-  c.check(w.size() == 2, name + " must have 2 dimensions, got shape " + to_string(w));
-  c.check(w[1] < 0 || w[1] % f.bytes() == 0,
-          name + "'s rows must be whole blocks of " + std::to_string(f.bytes()) + " bytes, got shape " + to_string(w));
-  c.check(k < 0 || w[1] < 0 || k == w[1] / f.bytes() * kBlock,
-          "x's K must be " + name + "'s " + std::to_string(w[1] / f.bytes() * kBlock) + ", got " + std::to_string(k) +
-              " (" + name + " " + to_string(w) + ", " + f.name + ")");
+  c.check(w.size() == 2, name, " must have 2 dimensions, got shape ", w);
+  c.check(w[1] < 0 || w[1] % f.bytes() == 0, name, "'s rows must be whole blocks of ", f.bytes(), " bytes, got shape ",
+          w);
+  c.check(k < 0 || w[1] < 0 || k == w[1] / f.bytes() * kBlock, "x's K must be ", name, "'s ", w[1] / f.bytes() * kBlock,
+          ", got ", k, " (", name, " ", w, ", ", f.name, ")");
 }
 
 }  // namespace opgraft

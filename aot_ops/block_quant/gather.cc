@@ -13,7 +13,7 @@ int32_t output_dtype(const Arguments &c) {
   const std::string name = c.attr_string("dtype", "float32");
   const int32_t d = dtype_from_name(name);
   c.check(d == OPGRAFT_FLOAT32 || d == OPGRAFT_FLOAT16 || d == OPGRAFT_BFLOAT16,
-          "dtype must be one of float32, float16, bfloat16, got '" + name + "'");
+          "dtype must be one of float32, float16, bfloat16, got '", name, "'");
   return d;
 }
 
@@ -35,8 +35,7 @@ template <class T> void Rows(const Context &c, const BlockFormat &f, int64_t beg
                                                                      : c.input(kIndices).data<int32_t>()[r];
     T *to = c.output(0).data<T>() + r * blocks * kBlock;
     if (index < -rows || index >= rows)
-      c.fail(OPGRAFT_INVALID_VALUE, "indices must be in [" + std::to_string(-rows) + ", " + std::to_string(rows) +
-                                        "), got " + std::to_string(index));
+      c.fail(OPGRAFT_INVALID_VALUE, "indices must be in [", -rows, ", ", rows, "), got ", index);
     const uint8_t *row = c.input(kTable).data<uint8_t>() + (index < 0 ? index + rows : index) * bytes;
     for (int64_t b = 0; b < blocks; ++b)
       for (int64_t i = 0; i < kBlock; ++i) to[b * kBlock + i] = T(f.value(row + b * f.bytes(), i));

@@ -37,7 +37,7 @@ constexpr int64_t kMostLanes = 16;
 Shape infer_output(InferContext &c, int weight, const char *name) {
   c.check_dtype(kX, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   const auto x = c.input(kX).shape();
-  c.check(x.size() >= 1, "x must have at least 1 dimension, got shape " + to_string(x));
+  c.check(x.size() >= 1, "x must have at least 1 dimension, got shape ", x);
   check_rows(c, weight, name, format_of(c), x.back());
   Shape out(x.begin(), x.end());
   out.back() = c.input(weight).dim(0);
@@ -172,8 +172,7 @@ void InferQkv(InferContext &c) {
 void InferGated(InferContext &c) {
   const Shape gate = infer_output(c, kGate, "gate_weight"), up = infer_output(c, kUp, "up_weight");
   c.check(gate.back() < 0 || up.back() < 0 || gate.back() == up.back(),
-          "gate_weight and up_weight must have as many rows, got " + std::to_string(gate.back()) + " and " +
-              std::to_string(up.back()));
+          "gate_weight and up_weight must have as many rows, got ", gate.back(), " and ", up.back());
   c.output(c.input(kX).dtype(), gate.back() < 0 ? up : gate);
 }
 

@@ -15,7 +15,7 @@ inline Activation activation_from_name(const Arguments &c, const std::string &na
   static constexpr const char *kNames[] = {"none", "gelu", "gelu_tanh", "relu", "silu"};
   for (int i = 0; i < 5; ++i)
     if (name == kNames[i]) return Activation(i);
-  c.fail(OPGRAFT_INVALID_VALUE, "activation must be one of none, gelu, gelu_tanh, relu, silu, got '" + name + "'");
+  c.fail(OPGRAFT_INVALID_VALUE, "activation must be one of none, gelu, gelu_tanh, relu, silu, got '", name, "'");
 }
 
 // Scalar twin of the activations.

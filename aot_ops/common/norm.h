@@ -12,11 +12,12 @@ namespace opgraft {
 // Input i is a parameter over the `last` trailing dimensions of input 0, `whole` (0: as many as it has itself), of its
 // dtype; wide, as our own operators have it: or float32, and with ones before them.
 inline void check_params(InferContext &c, int i, const char *name, const char *whole, bool wide, int last = 0) {
-  if (const int32_t t = c.input(0).dtype(), got = c.input(i).dtype(); wide && t != OPGRAFT_FLOAT32)
-    c.check(got == t || got == OPGRAFT_FLOAT32,
-            std::string(name) + ".dtype must be " + dtype_name(t) + " or float32, got " + dtype_name(got),
-            OPGRAFT_INVALID_TYPE);
-  else c.check_same_dtype(i, name, 0, whole);
+  if (const int32_t t = c.input(0).dtype(), got = c.input(i).dtype(); wide && t != OPGRAFT_FLOAT32) {
+    if (got != t && got != OPGRAFT_FLOAT32)
+      c.fail(OPGRAFT_INVALID_TYPE, name, ".dtype must be ", dtype_name(t), " or float32, got ", dtype_name(got));
+  } else {
+    c.check_same_dtype(i, name, 0, whole);
+  }
   const auto x = c.input(0).shape(), given = c.input(i).shape();
   const auto own = wide && given.size() <= x.size() ? without_ones(given, last) : given;
   if (last == 0) last = std::clamp(int(own.size()), 1, c.input(0).rank());

@@ -32,10 +32,8 @@ inline std::array<int64_t, 2> window_pair(const Arguments &c, const char *name, 
   const size_t n = v.size(), last = n - (n == 4 && nhwc ? 2 : 1);
   bool ok = (n == 1 || n == 2 || n == 4) && (n != 4 || (v[0] == 1 && v[nhwc ? 3 : 1] == 1));
   for (int64_t i : v) ok = ok && i > 0 && i < int64_t(1) << 31;
-  c.check(ok, [&] {
-    return std::string(name) + " must be 1, 2 or 4 positive numbers, the first " +
-           (nhwc ? "and the last of 4" : "two of 4") + " being 1, got " + to_string(std::span<const int64_t>(v));
-  });
+  c.check(ok, name, " must be 1, 2 or 4 positive numbers, the first ", nhwc ? "and the last of 4" : "two of 4",
+          " being 1, got ", v);
   return {v[n < 2 ? 0 : last - 1], v[last]};
 }
 
@@ -47,24 +45,20 @@ inline std::string window_mode(const Arguments &c, std::initializer_list<const c
     if (mode == a) return mode;
     names += (names.empty() ? "" : ", ") + std::string(a);
   }
-  c.fail(OPGRAFT_INVALID_VALUE, "pad_mode must be one of " + names + ", got '" + mode + "'");
+  c.fail(OPGRAFT_INVALID_VALUE, "pad_mode must be one of ", names, ", got '", mode, "'");
 }
 
 // Whether the channels lie last. MindSpore's primitives call the attribute format or data_format.
 inline bool channels_last(const Arguments &c) {
   const std::string name = c.has_attr("format") ? "format" : "data_format", format = c.attr_string(name, "NCHW");
-  c.check(
-      format == "NCHW" || format == "NHWC", [&] { return name + " must be NCHW or NHWC, got '" + format + "'"; },
-      OPGRAFT_UNSUPPORTED);
+  if (format != "NCHW" && format != "NHWC")
+    c.fail(OPGRAFT_UNSUPPORTED, name, " must be NCHW or NHWC, got '", format, "'");
   return format == "NHWC";
 }
 
 inline void check_image(const Arguments &c, bool nhwc) {
   auto x = c.input(0).shape();
-  c.check(x.size() == 4, [&] {
-    return std::string("x must have 4 dimensions ") + (nhwc ? "(N, H, W, C)" : "(N, C, H, W)") + ", got shape " +
-           to_string(x);
-  });
+  c.check(x.size() == 4, "x must have 4 dimensions ", nhwc ? "(N, H, W, C)" : "(N, C, H, W)", ", got shape ", x);
 }
 
 // w.out and w.before; before and after: the padding of pad_mode "pad". out is 0 where x is too small for one window.
@@ -86,8 +80,7 @@ inline int64_t window_dim(const InferContext &c, Window w, const std::string &mo
                           const char *name, bool ceil = false) {
   if (w.in >= 0) {
     fit_window(w, mode, before, after, ceil);
-    c.check(w.out > 0, std::string("x's ") + name + " with its padding must hold the window of " +
-                           std::to_string(w.span()) + ", got " + std::to_string(w.in));
+    c.check(w.out > 0, "x's ", name, " with its padding must hold the window of ", w.span(), ", got ", w.in);
     return w.out;
   }
   if (w.stride != 1) return -1;

@@ -41,16 +41,13 @@ Attributes attributes(const Arguments &c) {
                window_pair(c, "dilation", {1}, nhwc),
                c.attr_ints("pad", {0}),
                c.attr_int("group", 1)};
-  if (a.pad.size() == 1) a.pad.resize(4, a.pad[0]);
-  bool ok = a.pad.size() == 4;
+  bool ok = a.pad.size() == 1 || a.pad.size() == 4;
   for (int64_t p : a.pad) ok = ok && p >= 0 && p < int64_t(1) << 31;
-  c.check(ok, [&] {
-    return "pad must be 1 or 4 numbers that are not negative, got " + to_string(c.attr_ints("pad", {0}));
-  });
-  c.check(a.mode == "pad" || a.pad == std::vector<int64_t>(4, 0), [&] {
-    return "pad must be 0 where pad_mode is not 'pad', got " + to_string(a.pad) + " with '" + a.mode + "'";
-  });
-  c.check(a.group > 0, [&] { return "group must be positive, got " + std::to_string(a.group); });
+  c.check(ok, "pad must be 1 or 4 numbers that are not negative, got ", a.pad);
+  if (a.pad.size() == 1) a.pad.resize(4, a.pad[0]);
+  c.check(a.mode == "pad" || a.pad == std::vector<int64_t>(4, 0), "pad must be 0 where pad_mode is not 'pad', got ",
+          a.pad, " with '", a.mode, "'");
+  c.check(a.group > 0, "group must be positive, got ", a.group);
   return a;
 }
 
@@ -65,7 +62,7 @@ ConvActivation activation(const Arguments &c) {
   static constexpr const char *kNames[] = {"none", "relu", "relu6"};
   for (int i = 0; i < 3; ++i)
     if (name == kNames[i]) return ConvActivation(i);
-  c.fail(OPGRAFT_INVALID_VALUE, "activation must be one of none, relu, relu6, got '" + name + "'");
+  c.fail(OPGRAFT_INVALID_VALUE, "activation must be one of none, relu, relu6, got '", name, "'");
 }
 
 // One number for each output channel: [O], or as it broadcasts to y, [O, 1, 1] or [1, O, 1, 1]; NHWC: [1, 1, (1,) O].
@@ -74,7 +71,7 @@ void check_channels(InferContext &c, int i, const char *name, int64_t n, bool nh
   const size_t at = nhwc ? s.size() - 1 : s.size() == 4 ? 1 : 0;
   bool ok = s.size() == 1 || s.size() == 3 || s.size() == 4;
   for (size_t k = 0; ok && k < s.size(); ++k) ok = k == at ? s[k] < 0 || n < 0 || s[k] == n : s[k] == 1;
-  c.check(ok, std::string(name) + ".shape must be (" + std::to_string(n) + ",), got " + to_string(s));
+  c.check(ok, name, ".shape must be (", n, ",), got ", s);
 }
 
 // Inputs up to the residual: the bias may be left out, or before one be a tensor without elements.
@@ -93,27 +90,22 @@ template <Form form> void Infer(InferContext &c) {
   const Axes at = axes(a.nhwc);
   auto x = c.input(0).shape(), w = c.input(1).shape();
   check_image(c, a.nhwc);
-  c.check(w.size() == 4, std::string("weight must have 4 dimensions ") +
-                             (a.nhwc ? "(O, kH, kW, I/group)" : "(O, I/group, kH, kW)") + ", got shape " +
-                             to_string(w));
+  c.check(w.size() == 4, "weight must have 4 dimensions ", a.nhwc ? "(O, kH, kW, I/group)" : "(O, I/group, kH, kW)",
+          ", got shape ", w);
   const int64_t kh = w[at.h], kw = w[at.w], in = x[at.c], each = w[at.c];
-  c.check(kh != 0 && kw != 0, "weight's kernel must have a size of at least 1, got shape " + to_string(w));
-  c.check(c.attr_int("mode", 1) == 1, "mode must be 1, got " + std::to_string(c.attr_int("mode", 1)),
-          OPGRAFT_UNSUPPORTED);
+  c.check(kh != 0 && kw != 0, "weight's kernel must have a size of at least 1, got shape ", w);
+  if (c.attr_int("mode", 1) != 1) c.fail(OPGRAFT_UNSUPPORTED, "mode must be 1, got ", c.attr_int("mode", 1));
   const auto kernel = window_pair(c, "kernel_size", {std::max<int64_t>(kh, 1), std::max<int64_t>(kw, 1)});
-  c.check((kh < 0 || kernel[0] == kh) && (kw < 0 || kernel[1] == kw), "kernel_size must be weight's " +
-                                                                          to_string(w.subspan(at.h, 2)) + ", got " +
-                                                                          to_string(std::span<const int64_t>(kernel)));
+  c.check((kh < 0 || kernel[0] == kh) && (kw < 0 || kernel[1] == kw), "kernel_size must be weight's ",
+          w.subspan(at.h, 2), ", got ", kernel);
   const int64_t out = c.attr_int("out_channel", w[0]);
-  c.check(w[0] < 0 || out == w[0],
-          "out_channel must be weight's " + std::to_string(w[0]) + ", got " + std::to_string(out));
-  c.check(w[0] < 0 || (w[0] > 0 && w[0] % a.group == 0), "weight's output channels must be a multiple of group " +
-                                                             std::to_string(a.group) + ", got " + std::to_string(w[0]));
-  c.check(each != 0 && in != 0, "x must have at least 1 channel, got shape " + to_string(x));
+  c.check(w[0] < 0 || out == w[0], "out_channel must be weight's ", w[0], ", got ", out);
+  c.check(w[0] < 0 || (w[0] > 0 && w[0] % a.group == 0), "weight's output channels must be a multiple of group ",
+          a.group, ", got ", w[0]);
+  c.check(each != 0 && in != 0, "x must have at least 1 channel, got shape ", x);
   if (in > 0 && each > 0)
-    c.check(in % a.group == 0 && in / a.group == each, "x must have weight's " + std::to_string(each) +
-                                                           " channels times group " + std::to_string(a.group) +
-                                                           ", got shape " + to_string(x));
+    c.check(in % a.group == 0 && in / a.group == each, "x must have weight's ", each, " channels times group ", a.group,
+            ", got shape ", x);
   Shape y(4);
   y[0] = x[0], y[at.c] = w[0];
   y[at.h] = window_dim(c, {x[at.h], 0, kernel[0], a.stride[0], a.dilation[0], 0}, a.mode, a.pad[0], a.pad[1], "height");
@@ -135,7 +127,7 @@ template <Form form> void Infer(InferContext &c) {
     for (size_t i = 0; ok && i < 4; ++i) {
       ok = may_equal(r[i], y[i]) && (r[i] == -1) == (y[i] == -1);  // else one of them might be broadcast
     }
-    c.check(ok, "residual.shape must equal the convolution's " + to_string(y) + ", got " + to_string(r));
+    c.check(ok, "residual.shape must equal the convolution's ", y, ", got ", r);
   }
   c.output(c.input(0).dtype(), y);
 }

@@ -40,7 +40,7 @@ void InferDenseAdd(InferContext &c) {
     ok = may_equal(r[i], out[i]);
     if (out[i] < 0) out[i] = r[i];
   }
-  c.check(ok, "residual.shape must equal the product's shape " + to_string(out) + ", got " + to_string(r));
+  c.check(ok, "residual.shape must equal the product's shape ", out, ", got ", r);
   c.output(c.input(kX).dtype(), out);
 }
 

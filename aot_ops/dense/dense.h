@@ -21,10 +21,9 @@ inline Shape check_layer(const InferContext &c, int weight, const std::string &n
   c.check_same_dtype(weight, name.c_str(), 0, "x");
   const auto x = c.input(0).shape(), w = c.input(weight).shape();
   c.check(!x.empty(), "x must have at least 1 dimension, got shape ()");
-  c.check(w.size() == 2, name + " must have 2 dimensions, got shape " + to_string(w));
+  c.check(w.size() == 2, name, " must have 2 dimensions, got shape ", w);
   const int64_t k = weight_k(c, weight);
-  c.check(may_equal(k, x.back()), "x's last dimension must equal " + name + "'s K of " + std::to_string(k) + ", got " +
-                                      std::to_string(x.back()));
+  c.check(may_equal(k, x.back()), "x's last dimension must equal ", name, "'s K of ", k, ", got ", x.back());
   Shape out(x.begin(), x.end());
   out.back() = weight_n(c, weight);
   return out;
@@ -35,7 +34,7 @@ inline void check_bias(const InferContext &c, int bias, const std::string &name,
   c.check_same_dtype(bias, name.c_str(), 0, "x");
   const auto b = c.input(bias).shape();
   c.check(int(b.size()) <= std::max(c.input(0).rank(), 1) && without_ones(b, 1).size() == 1 && may_equal(b.back(), n),
-          name + ".shape must be (" + std::to_string(n) + ",), got " + to_string(b));
+          name, ".shape must be (", n, ",), got ", b);
 }
 
 // x times a weight.

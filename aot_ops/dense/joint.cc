@@ -154,8 +154,7 @@ void Gated(Context &c) {
 
 void InferProducts(InferContext &c) {
   constexpr const char *kNames[] = {"q", "k", "v"};
-  c.check(c.inputs() == kBias || c.inputs() == kBias + 3,
-          "takes 4 inputs, or 7 with biases, got " + std::to_string(c.inputs()));
+  c.check(c.inputs() == kBias || c.inputs() == kBias + 3, "takes 4 inputs, or 7 with biases, got ", c.inputs());
   for (int i = 0; i < 3; ++i) {
     const std::string name = kNames[i];
     const Shape out = check_layer(c, kWeight + i, name + "_weight");
@@ -165,8 +164,8 @@ void InferProducts(InferContext &c) {
 }
 void InferGated(InferContext &c) {
   const Shape gate = check_layer(c, kGate, "gate_weight"), up = check_layer(c, kUp, "up_weight");
-  c.check(may_equal(gate.back(), up.back()), "gate_weight and up_weight must have one N, got " +
-                                                 std::to_string(gate.back()) + " and " + std::to_string(up.back()));
+  c.check(may_equal(gate.back(), up.back()), "gate_weight and up_weight must have one N, got ", gate.back(), " and ",
+          up.back());
   c.output(c.input(kX).dtype(), gate.back() < 0 ? up : gate);
 }
 

@@ -43,9 +43,9 @@ void Infer(InferContext &c) {
   const int32_t t = c.input(0).dtype();
   for (const char *name : {"min", "max"}) {
     const double v = limit(c, name);
-    c.check(!std::isnan(v), std::string(name) + " must be a number, got nan");
-    c.check((t != OPGRAFT_INT32 && t != OPGRAFT_INT64) || std::isinf(v) || std::trunc(v) == v,
-            std::string(name) + " must be a whole number for " + dtype_name(t) + ", got " + std::to_string(v));
+    c.check(!std::isnan(v), name, " must be a number, got nan");
+    c.check((t != OPGRAFT_INT32 && t != OPGRAFT_INT64) || std::isinf(v) || std::trunc(v) == v, name,
+            " must be a whole number for ", dtype_name(t), ", got ", v);
   }
   c.output(t, c.input(0).shape());
 }

@@ -138,7 +138,7 @@ namespace {
 
 void InferSelect(InferContext &c) {
   c.check_dtype(0, "cond", {OPGRAFT_BOOL});
-  c.check(dtype_size(c.input(1).dtype()) > 0, "x.dtype is unknown", OPGRAFT_INVALID_TYPE);
+  if (dtype_size(c.input(1).dtype()) == 0) c.fail(OPGRAFT_INVALID_TYPE, "x.dtype is unknown");
   c.check_same_dtype(2, "y", 1, "x");
   c.output(c.input(1).dtype(), c.broadcast(c.input(0).shape(), c.broadcast(c.input(1).shape(), c.input(2).shape())));
 }
@@ -177,7 +177,7 @@ int32_t target_dtype(const Arguments &a) {
                         OPGRAFT_INT64, OPGRAFT_BOOL})
     if (d == known) return d;
   a.fail(OPGRAFT_INVALID_VALUE,
-         "dtype must be one of float32, float16, bfloat16, int8, uint8, int32, int64, bool, got '" + name + "'");
+         "dtype must be one of float32, float16, bfloat16, int8, uint8, int32, int64, bool, got '", name, "'");
 }
 
 void InferCast(InferContext &c) {

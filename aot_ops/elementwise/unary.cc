@@ -156,11 +156,11 @@ constexpr int64_t grain(UnaryOp op) {
 UnaryOp chosen(const Arguments &a, UnaryOp op) {
   if (op == kRound) {
     const int64_t decimals = a.attr_int("decimals", 0);
-    a.check(decimals == 0, [&] { return "decimals must be 0, got " + std::to_string(decimals); });
+    a.check(decimals == 0, "decimals must be 0, got ", decimals);
   }
   if (op != kGeLU) return op;
   const std::string form = a.attr_string("approximate", "tanh");
-  a.check(form == "tanh" || form == "none", [&] { return "approximate must be 'tanh' or 'none', got '" + form + "'"; });
+  a.check(form == "tanh" || form == "none", "approximate must be 'tanh' or 'none', got '", form, "'");
   return form == "none" ? kGeLUErf : kGeLU;
 }
 

@@ -42,7 +42,7 @@ constexpr int64_t kGrain = 16384;  // elements: 2 to 4 µs of work, above the co
 
 bool by_tanh(const Arguments &c) {
   const std::string a = c.attr_string("approximate", "none");
-  c.check(a == "none" || a == "tanh", [&] { return "approximate must be none or tanh, got '" + a + "'"; });
+  c.check(a == "none" || a == "tanh", "approximate must be none or tanh, got '", a, "'");
   return a == "tanh";
 }
 

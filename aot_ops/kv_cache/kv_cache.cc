@@ -18,25 +18,23 @@ void Infer(InferContext &c) {
   static constexpr const char *kNames[] = {"k_cache", "v_cache", "key", "value"};
   auto same = [](int64_t a, int64_t b) { return a == b || a < 0 || b < 0; };
   for (int i = 0; i < 4; ++i)
-    c.check(c.input(i).rank() == 4,
-            std::string(kNames[i]) + ".shape must have 4 dimensions, got " + to_string(c.input(i).shape()));
+    c.check(c.input(i).rank() == 4, kNames[i], ".shape must have 4 dimensions, got ", c.input(i).shape());
   auto k = c.input(kKey).shape();
   for (int i : {kKeys, kValues, kValue})
     for (int a = 0; a < 4; ++a) {
       const bool rows = a == 2, cache = i != kValue;
       if ((rows && cache) || (a == 3 && i != kKeys)) continue;
-      c.check(same(c.input(i).dim(a), k[size_t(a)]), std::string(kNames[i]) + ".shape must fit key.shape " +
-                                                         to_string(k) + ", got " + to_string(c.input(i).shape()));
+      c.check(same(c.input(i).dim(a), k[size_t(a)]), kNames[i], ".shape must fit key.shape ", k, ", got ",
+              c.input(i).shape());
     }
   c.check(same(c.input(kKeys).dim(2), c.input(kValues).dim(2)),
-          "v_cache.shape must have as many rows as k_cache.shape " + to_string(c.input(kKeys).shape()) + ", got " +
-              to_string(c.input(kValues).shape()));
-  c.check(same(c.input(kValues).dim(3), c.input(kValue).dim(3)), "value.shape must end as v_cache.shape " +
-                                                                     to_string(c.input(kValues).shape()) + ", got " +
-                                                                     to_string(c.input(kValue).shape()));
+          "v_cache.shape must have as many rows as k_cache.shape ", c.input(kKeys).shape(), ", got ",
+          c.input(kValues).shape());
+  c.check(same(c.input(kValues).dim(3), c.input(kValue).dim(3)), "value.shape must end as v_cache.shape ",
+          c.input(kValues).shape(), ", got ", c.input(kValue).shape());
   auto p = c.input(kPositions).shape();
   c.check((p.size() == 1 || p.size() == 2) && same(p.back(), k[2]) && (p.size() == 1 || same(p[0], k[0])),
-          "position_ids.shape must be (S,) or (B, S) of key.shape " + to_string(k) + ", got " + to_string(p));
+          "position_ids.shape must be (S,) or (B, S) of key.shape ", k, ", got ", p);
   const int64_t batches[] = {k[0]};
   c.output(c.input(kPositions).dtype(), batches);
 }
@@ -52,11 +50,10 @@ template <class I> void Append(Context &c) {
     const I *row = positions + (shared ? 0 : b * rows);
     for (int64_t s = 0; s < rows; ++s)
       if (int64_t(row[s]) != first(b) + s)
-        c.fail(OPGRAFT_INVALID_VALUE, "position_ids must count on by 1, got " + std::to_string(row[s]) + " at " +
-                                          std::to_string(s) + " after " + std::to_string(first(b)));
+        c.fail(OPGRAFT_INVALID_VALUE, "position_ids must count on by 1, got ", row[s], " at ", s, " after ", first(b));
     if (first(b) < 0 || first(b) > room - rows)
-      c.fail(OPGRAFT_INVALID_VALUE, "position_ids must be in [0, " + std::to_string(room) + "), got " +
-                                        std::to_string(first(b)) + " to " + std::to_string(first(b) + rows - 1));
+      c.fail(OPGRAFT_INVALID_VALUE, "position_ids must be in [0, ", room, "), got ", first(b), " to ",
+             first(b) + rows - 1);
   }
   auto each = [&](int cache, int from, auto &&f) {  // (place in the cache, source, bytes) of each head's rows
     const int64_t width = c.input(from).dim(3) * int64_t(dtype_size(key.dtype()));

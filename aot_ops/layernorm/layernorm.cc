@@ -68,7 +68,7 @@ enum Form { kLayerNorm, kFused, kAdd, kExt };
 
 void check_x(InferContext &c, const char *x = "x") {
   c.check_dtype(0, x, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check(c.input(0).rank() > 0, std::string(x) + " must have at least 1 dimension, got shape ()");
+  c.check(c.input(0).rank() > 0, x, " must have at least 1 dimension, got shape ()");
 }
 
 // gamma and beta (inputs i and i + 1, where they are given) have x's `last` dimensions.

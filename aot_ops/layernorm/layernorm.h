@@ -14,13 +14,9 @@ struct LayerNormAxes {
 inline LayerNormAxes norm_axes(const Arguments &c) {
   auto axis = [&](const char *name) { return c.axis(c.attr_int(name, -1), c.input(0).rank(), name); };
   const LayerNormAxes axes{axis("begin_norm_axis"), axis("begin_params_axis")};
-  c.check(
-      axes.params >= axes.norm,
-      [&] {
-        return "begin_params_axis must not lie before begin_norm_axis " + std::to_string(axes.norm) + ", got " +
-               std::to_string(axes.params);
-      },
-      OPGRAFT_UNSUPPORTED);
+  if (axes.params < axes.norm)
+    c.fail(OPGRAFT_UNSUPPORTED, "begin_params_axis must not lie before begin_norm_axis ", axes.norm, ", got ",
+           axes.params);
   return axes;
 }
 
@@ -29,10 +25,7 @@ inline int normalized_dims(const Arguments &c, int i, const char *name) {
   const auto normalized = c.attr_ints("normalized_shape");
   const auto x = c.input(i).shape();
   c.check(!normalized.empty() && normalized.size() <= x.size() && may_equal(x.last(normalized.size()), normalized),
-          [&] {
-            return std::string("normalized_shape must be the last dimensions of ") + name + ".shape " + to_string(x) +
-                   ", got " + to_string(normalized);
-          });
+          "normalized_shape must be the last dimensions of ", name, ".shape ", x, ", got ", normalized);
   return int(normalized.size());
 }
 

@@ -30,7 +30,7 @@ constexpr int gamma_at(Form form) { return form == kGiven || form == kExt ? 4 : 
 
 void check(InferContext &c, const char *first, const char *second) {
   c.check_dtype(0, first, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check(c.input(0).rank() > 0, std::string(first) + " must have at least 1 dimension, got shape ()");
+  c.check(c.input(0).rank() > 0, first, " must have at least 1 dimension, got shape ()");
   c.check_same_dtype(1, second, 0, first);
   c.check_same_shape(1, second, 0, first);
   c.output(c.input(0).dtype(), c.input(0).shape());
@@ -64,7 +64,7 @@ void InferExt(InferContext &c) {
   const auto mask = c.attr_ints("output_mask", {1, 1, 1});
   bool ok = mask.size() == 3;
   for (int64_t m : mask) ok = ok && (m == 0 || m == 1);
-  c.check(ok, "output_mask must be 3 numbers of 0 or 1, got " + to_string(mask));
+  c.check(ok, "output_mask must be 3 numbers of 0 or 1, got ", mask);
   for (int k = 0; k < 2; ++k) c.output(c.input(0).dtype(), c.input(0).shape().last(size_t(last)));
 }
 

@@ -50,17 +50,15 @@ template <Product kind> Shape check_product(const InferContext &c) {
   const auto shape_a = c.input(0).shape(), shape_b = c.input(1).shape();
   const std::string dimensions = least == 1 ? " dimension" : " dimensions";
   for (auto [name, shape] : {std::pair{"a", shape_a}, std::pair{"b", shape_b}})
-    c.check(shape.size() >= size_t(least), std::string(name) + " must have at least " + std::to_string(least) +
-                                               dimensions + ", got shape " + to_string(shape));
+    c.check(shape.size() >= size_t(least), name, " must have at least ", least, dimensions, ", got shape ", shape);
   const Dims d = dims<kind>(c);
-  c.check(d.k < 0 || d.k_of_b < 0 || d.k == d.k_of_b, "a's K must equal b's K of " + std::to_string(d.k_of_b) +
-                                                          ", got " + std::to_string(d.k) + " (a " + to_string(shape_a) +
-                                                          ", b " + to_string(shape_b) + ")");
+  c.check(d.k < 0 || d.k_of_b < 0 || d.k == d.k_of_b, "a's K must equal b's K of ", d.k_of_b, ", got ", d.k, " (a ",
+          shape_a, ", b ", shape_b, ")");
   const Matrices a = matrices<kind>(c, 0), b = matrices<kind>(c, 1);
   Shape out;
   if constexpr (kind == kMatMul) {
-    c.check(shape_b.size() == 2, "b must have 2 dimensions, got shape " + to_string(shape_b));
-    c.check(shape_a.size() == 2 || !d.ta, "a must have 2 dimensions with transpose_a, got shape " + to_string(shape_a));
+    c.check(shape_b.size() == 2, "b must have 2 dimensions, got shape ", shape_b);
+    c.check(shape_a.size() == 2 || !d.ta, "a must have 2 dimensions with transpose_a, got shape ", shape_a);
     out.assign(a.batch().begin(), a.batch().end());
   } else {
     out = c.broadcast(a.batch(), b.batch());

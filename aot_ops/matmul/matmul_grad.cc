@@ -24,7 +24,7 @@ template <Product kind> void Infer(InferContext &c) {
   const auto dy = c.input(2).shape();
   bool same = dy.size() == out.size();
   for (size_t i = 0; same && i < out.size(); ++i) same = may_equal(dy[i], out[i]);
-  c.check(same, "dy.shape must equal the product's shape " + to_string(out) + ", got " + to_string(dy));
+  c.check(same, "dy.shape must equal the product's shape ", out, ", got ", dy);
   c.output(c.input(0).dtype(), c.input(0).shape());
   c.output(c.input(0).dtype(), c.input(1).shape());
 }

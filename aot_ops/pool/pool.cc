@@ -62,10 +62,8 @@ int64_t padded_number(const Arguments &c, const char *name, int64_t least, int a
   const auto v = c.attr_ints(name, std::vector<int64_t>(3, least));
   bool ok = v.size() == 3;
   for (int64_t i : v) ok = ok && i >= least && i < int64_t(1) << 31;
-  c.check(ok && v[0] == least, [&] {
-    return std::string(name) + " must be 3 numbers, the first of them " + std::to_string(least) +
-           ", the others at least that, got " + to_string(std::span<const int64_t>(v));
-  });
+  c.check(ok && v[0] == least, name, " must be 3 numbers, the first of them ", least,
+          ", the others at least that, got ", v);
   return v[size_t(axis) + 1];
 }
 
@@ -84,10 +82,8 @@ template <Kind kind> Window window(const Arguments &c, bool nhwc, int axis, int6
     return {in, 0, window_pair(c, "kernel_size", {1})[axis], window_pair(c, "strides", {1})[axis], 1, 0};
   const Window w{in, 0, padded_number(c, "ksize", 1, axis), padded_number(c, "strides", 1, axis), 1, 0};
   *pad = padded_number(c, "pads", 0, axis);
-  c.check(2 * *pad <= w.kernel, [&] {
-    return "the padding of both sides must be at most the window of " + std::to_string(w.kernel) + ", got " +
-           std::to_string(2 * *pad);
-  });
+  c.check(2 * *pad <= w.kernel, "the padding of both sides must be at most the window of ", w.kernel, ", got ",
+          2 * *pad);
   return w;
 }
 

@@ -18,10 +18,7 @@ std::array<int64_t, 3> triple(const Arguments &c, const char *name, int64_t leas
   const size_t n = v.size();
   bool ok = (n == 1 || n == 3 || n == 5) && (n != 5 || (v[0] == 1 && v[1] == 1));
   for (int64_t i : v) ok = ok && i >= least && i < int64_t(1) << 31;
-  c.check(ok, [&] {
-    return std::string(name) + " must be 1, 3 or 5 numbers of at least " + std::to_string(least) +
-           ", the first two of 5 being 1, got " + to_string(std::span<const int64_t>(v));
-  });
+  c.check(ok, name, " must be 1, 3 or 5 numbers of at least ", least, ", the first two of 5 being 1, got ", v);
   return n == 1 ? std::array{v[0], v[0], v[0]} : std::array{v[n - 3], v[n - 2], v[n - 1]};
 }
 
@@ -39,30 +36,23 @@ template <Kind kind> Pool3D problem(const Arguments &c) {
     before = g.after = triple(c, "pads", 0);
   } else {
     auto pad = c.attr_ints("pad", {0});
-    if (pad.size() == 1) pad.resize(6, pad[0]);
-    bool ok = pad.size() == 6;
+    bool ok = pad.size() == 1 || pad.size() == 6;
     for (int64_t p : pad) ok = ok && p >= 0 && p < int64_t(1) << 31;
-    c.check(ok, [&] {
-      return "pad must be 1 or 6 numbers that are not negative, got " + to_string(c.attr_ints("pad", {0}));
-    });
+    c.check(ok, "pad must be 1 or 6 numbers that are not negative, got ", pad);
+    if (pad.size() == 1) pad.resize(6, pad[0]);
     const auto again = c.attr_ints("pad_list");
-    c.check(again.empty() || again == pad,
-            [&] { return "pad_list must be pad " + to_string(pad) + ", got " + to_string(again); });
+    c.check(again.empty() || again == pad, "pad_list must be pad ", pad, ", got ", again);
     for (size_t i = 0; i < 3; ++i) before[i] = pad[2 * i], g.after[i] = pad[2 * i + 1];
   }
   const bool ceil = c.attr_bool("ceil_mode", false);
   for (size_t i = 0; i < 3; ++i) {
     Window &w = g.axis[i] = {c.input(0).dim(2 + int(i)), -1, kernel[i], stride[i], dilation[i], before[i]};
-    c.check(before[i] + g.after[i] <= kernel[i], [&] {
-      return "the padding of both sides must be at most the window of " + std::to_string(kernel[i]) + ", got " +
-             std::to_string(before[i]) + " and " + std::to_string(g.after[i]);
-    });
+    c.check(before[i] + g.after[i] <= kernel[i], "the padding of both sides must be at most the window of ", kernel[i],
+            ", got ", before[i], " and ", g.after[i]);
     if (w.in < 0) continue;
     fit_window(w, "pad", before[i], g.after[i], ceil);
-    c.check(w.out > 0, [&] {
-      return "dimension " + std::to_string(2 + i) + " of x with its padding must hold the window of " +
-             std::to_string(w.span()) + ", got " + std::to_string(w.in);
-    });
+    c.check(w.out > 0, "dimension ", 2 + i, " of x with its padding must hold the window of ", w.span(), ", got ",
+            w.in);
   }
   return g;
 }
@@ -70,22 +60,22 @@ template <Kind kind> Pool3D problem(const Arguments &c) {
 template <Kind kind> void Infer(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   auto x = c.input(0).shape();
-  c.check(x.size() == 5, "x must have 5 dimensions (N, C, D, H, W), got shape " + to_string(x));
+  c.check(x.size() == 5, "x must have 5 dimensions (N, C, D, H, W), got shape ", x);
   for (const char *name : {"format", "data_format"})
-    c.check(c.attr_string(name, "NCDHW") == "NCDHW",
-            std::string(name) + " must be NCDHW, got '" + c.attr_string(name, "") + "'", OPGRAFT_UNSUPPORTED);
+    if (c.attr_string(name, "NCDHW") != "NCDHW")
+      c.fail(OPGRAFT_UNSUPPORTED, name, " must be NCDHW, got '", c.attr_string(name, ""), "'");
   const Pool3D g = problem<kind>(c);
   const Shape y{x[0], x[1], g.axis[0].out, g.axis[1].out, g.axis[2].out};
   c.output(c.input(0).dtype(), y);
   if (kind == kMax) {
     const std::string type = c.attr_string("argmax_type", "int64");
-    c.check(type == "int64", "argmax_type must be int64, got '" + type + "'", OPGRAFT_UNSUPPORTED);
+    if (type != "int64") c.fail(OPGRAFT_UNSUPPORTED, "argmax_type must be int64, got '", type, "'");
     c.output(OPGRAFT_INT64, y);
   } else {
     const std::string mode = c.attr_string("pad_mode", "PAD");
-    c.check(mode == "PAD" || mode == "pad", "pad_mode must be PAD, got '" + mode + "'", OPGRAFT_UNSUPPORTED);
-    c.check(c.attr_int("divisor_override", 0) >= 0,
-            "divisor_override must not be negative, got " + std::to_string(c.attr_int("divisor_override", 0)));
+    if (mode != "PAD" && mode != "pad") c.fail(OPGRAFT_UNSUPPORTED, "pad_mode must be PAD, got '", mode, "'");
+    c.check(c.attr_int("divisor_override", 0) >= 0, "divisor_override must not be negative, got ",
+            c.attr_int("divisor_override", 0));
   }
 }
 

@@ -34,14 +34,12 @@ void Infer(InferContext &c) {
   c.check_inputs(1, 2);
   c.check_dtype(kX, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   const auto x = c.input(kX).shape();
-  c.check(x.size() >= 1, "x must have at least 1 dimension, got shape " + to_string(x));
+  c.check(x.size() >= 1, "x must have at least 1 dimension, got shape ", x);
   if (c.inputs() > kSmooth) {
     const auto s = c.input(kSmooth).shape();
-    c.check(c.input(kSmooth).dtype() == c.input(kX).dtype(), std::string("smooth_scales.dtype must equal x.dtype ") +
-                                                                 dtype_name(c.input(kX).dtype()) + ", got " +
-                                                                 dtype_name(c.input(kSmooth).dtype()));
-    c.check(s.size() == 1 && may_equal(s[0], x.back()),
-            "smooth_scales.shape must be " + to_string(Shape{x.back()}) + ", got " + to_string(s));
+    c.check(c.input(kSmooth).dtype() == c.input(kX).dtype(), "smooth_scales.dtype must equal x.dtype ",
+            dtype_name(c.input(kX).dtype()), ", got ", dtype_name(c.input(kSmooth).dtype()));
+    c.check(s.size() == 1 && may_equal(s[0], x.back()), "smooth_scales.shape must be ", x.last(1), ", got ", s);
   }
   c.output(OPGRAFT_INT8, x);
   c.output(OPGRAFT_FLOAT32, x.first(x.size() - 1));

@@ -162,8 +162,7 @@ void check_channels(const InferContext &c, int i, const char *name) {
     ++others;
     fits = may_equal(s[k], x[k + x.size() - s.size()]);
   }
-  c.check(fits && others <= 1, std::string(name) + ".shape must be x.shape " + to_string(x) +
-                                   " with all dimensions but one as 1, got " + to_string(s));
+  c.check(fits && others <= 1, name, ".shape must be x.shape ", x, " with all dimensions but one as 1, got ", s);
 }
 
 template <Kind kind> int32_t output_dtype(const Arguments &c) {
@@ -171,13 +170,12 @@ template <Kind kind> int32_t output_dtype(const Arguments &c) {
   const std::string name = c.attr_string(attr, kind == kQuant ? "int8" : "float16");
   const int32_t d = dtype_from_name(name);
   if (kind == kQuant) {
-    c.check(d == OPGRAFT_INT8 || d == OPGRAFT_UINT8,
-            [&] { return "dst_type must be int8 or uint8, got '" + name + "'"; });
+    c.check(d == OPGRAFT_INT8 || d == OPGRAFT_UINT8, "dst_type must be int8 or uint8, got '", name, "'");
     return d;
   }
   for (int32_t known : {OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_FLOAT32})
     if (d == known) return d;
-  c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, got '" + name + "'");
+  c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, got '", name, "'");
 }
 
 template <Kind kind> void Infer(InferContext &c) {
@@ -189,12 +187,12 @@ template <Kind kind> void Infer(InferContext &c) {
   if (kind != kDequant && c.inputs() > 2) {
     check_channels(c, 2, "offset");
     const int a = axis_of(c, 1), b = axis_of(c, 2);
-    c.check(a < 0 || b < 0 || a == b, "offset must have the axis of scale, got shapes " +
-                                          to_string(c.input(2).shape()) + " and " + to_string(c.input(1).shape()));
+    c.check(a < 0 || b < 0 || a == b, "offset must have the axis of scale, got shapes ", c.input(2).shape(), " and ",
+            c.input(1).shape());
   }
   if (kind == kQuant)
-    c.check(c.attr_string("rounding_mode", "ROUND") == "ROUND",
-            "rounding_mode must be ROUND, got '" + c.attr_string("rounding_mode", "ROUND") + "'");
+    c.check(c.attr_string("rounding_mode", "ROUND") == "ROUND", "rounding_mode must be ROUND, got '",
+            c.attr_string("rounding_mode", "ROUND"), "'");
   c.output(output_dtype<kind>(c), c.input(0).shape());
 }
 

@@ -3,6 +3,7 @@
 #include "opgraft/op.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #undef HWY_TARGET_INCLUDE
@@ -59,7 +60,7 @@ int32_t output_dtype(const Arguments &c) {
   const int32_t d = dtype_from_name(name);
   for (int32_t known : {OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_FLOAT32, OPGRAFT_INT8, OPGRAFT_INT32})
     if (d == known) return d;
-  c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, int8, int32, got '" + name + "'");
+  c.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of float16, bfloat16, float32, int8, int32, got '", name, "'");
 }
 
 void Infer(InferContext &c) {
@@ -67,20 +68,18 @@ void Infer(InferContext &c) {
   c.check_dtype(kX1, "x1", {OPGRAFT_INT8, OPGRAFT_UINT8});
   c.check_dtype(kX2, "x2", {OPGRAFT_INT8, OPGRAFT_UINT8});
   const auto x1 = c.input(kX1).shape(), x2 = c.input(kX2).shape();
-  c.check(x1.size() >= 2, "x1 must have at least 2 dimensions, got shape " + to_string(x1));
-  c.check(x2.size() == 2, "x2 must have 2 dimensions, got shape " + to_string(x2));
+  c.check(x1.size() >= 2, "x1 must have at least 2 dimensions, got shape ", x1);
+  c.check(x2.size() == 2, "x2 must have 2 dimensions, got shape ", x2);
   const bool ta = c.attr_bool("transpose_x1", false), tb = c.attr_bool("transpose_x2", false);
-  c.check(x1.size() == 2 || !ta, "x1 must have 2 dimensions with transpose_x1, got shape " + to_string(x1));
+  c.check(x1.size() == 2 || !ta, "x1 must have 2 dimensions with transpose_x1, got shape ", x1);
   const int64_t k = x2[tb ? 1 : 0], n = x2[tb ? 0 : 1], ka = x1[x1.size() - (ta ? 2 : 1)];
-  c.check(k < 0 || ka < 0 || k == ka, "x1's K must equal x2's K of " + std::to_string(k) + ", got " +
-                                          std::to_string(ka) + " (x1 " + to_string(x1) + ", x2 " + to_string(x2) + ")");
+  c.check(k < 0 || ka < 0 || k == ka, "x1's K must equal x2's K of ", k, ", got ", ka, " (x1 ", x1, ", x2 ", x2, ")");
   const int32_t dtype = output_dtype(c);
   for (int i : {kX1, kX2}) {
     const std::string name = i == kX1 ? "x1_offset" : "x2_offset";
     const double zero = c.attr_float(name, 0.0), least = is_unsigned(c, i) ? 0 : -128;
-    c.check(zero >= least && zero <= least + 255 && zero == std::floor(zero),
-            name + " must be a whole number from " + (is_unsigned(c, i) ? "0 to 255" : "-128 to 127") + ", got " +
-                std::to_string(zero));
+    c.check(zero >= least && zero <= least + 255 && zero == std::floor(zero), name, " must be a whole number from ",
+            is_unsigned(c, i) ? "0 to 255" : "-128 to 127", ", got ", zero);
   }
   const auto check_vector = [&](int i, const char *name, int32_t wanted, int64_t size, bool one) {
     if (c.inputs() <= i) return;
@@ -91,13 +90,11 @@ void Infer(InferContext &c) {
     if (i == kScale && s.size() == 2 && s[tb ? 1 : 0] == 1) s = tb ? s.first(1) : s.last(1);
     if (i == kToken && !ta && s.size() == x1.size() && s.back() == 1) {  // as it is multiplied with x1
       for (size_t d = 0; d + 1 < s.size(); ++d)
-        c.check(may_equal(s[d], x1[d]), std::string(name) + ".shape must be x1.shape " + to_string(x1) +
-                                            " with the last dimension as 1, got " + to_string(s));
+        c.check(may_equal(s[d], x1[d]), name, ".shape must be x1.shape ", x1, " with the last dimension as 1, got ", s);
       return;
     }
-    c.check(s.size() <= 1 && (count < 0 || size < 0 || count == size || (one && count == 1)),
-            std::string(name) + ".shape must be " + (one ? "(), (1,) or " : "") + to_string(Shape{size}) + ", got " +
-                to_string(s));
+    c.check(s.size() <= 1 && (count < 0 || size < 0 || count == size || (one && count == 1)), name, ".shape must be ",
+            one ? "(), (1,) or " : "", std::array{size}, ", got ", s);
   };
   check_vector(kScale, "scale", OPGRAFT_FLOAT32, n, true);
   check_vector(kOffset, "offset", OPGRAFT_FLOAT32, n, true);
@@ -107,9 +104,10 @@ void Infer(InferContext &c) {
   const bool sums = dtype == OPGRAFT_INT32;
   // How many elements there are is unknown where only dtypes are asked for.
   const auto open = [&](int i) { return c.inputs() > i && element_count(c.input(i).shape()) < 0; };
-  c.check(sums != given(c, kScale) || n == 0 || open(kScale),
-          sums ? "scale must have no elements where dtype is int32"
-               : "scale must have elements, got shape " + to_string(c.input(kScale).shape()));
+  const bool scaled = given(c, kScale);
+  c.check(!sums || !scaled || n == 0 || open(kScale), "scale must have no elements where dtype is int32");
+  if (!sums && !scaled && n != 0 && !open(kScale))
+    c.fail(OPGRAFT_INVALID_VALUE, "scale must have elements, got shape ", c.input(kScale).shape());
   c.check(!given(c, kOffset) || open(kOffset) || !sums, "offset must have no elements where dtype is int32");
   c.check(!given(c, kToken) || open(kToken) || !sums,
           "pertokenScaleOptional must have no elements where dtype is int32");

@@ -60,9 +60,9 @@ void check_per_channel(InferContext &c, int i, const char *name) {
   const int64_t n = weight_n(c), count = element_count(shape);
   const bool flat = shape.size() <= 1, two = shape.size() == 2 && may_equal(shape[transpose_weight(c) ? 1 : 0], 1);
   if (i == kOffset && count == 0) return;
-  c.check((flat || two) && (count < 0 || n < 0 || count == n || count == 1),
-          std::string(name) + ".shape must be (), (1,), (" + std::to_string(n) + ",) or " +
-              to_string(transpose_weight(c) ? Shape{n, 1} : Shape{1, n}) + ", got " + to_string(shape));
+  const int64_t whole[] = {transpose_weight(c) ? n : 1, transpose_weight(c) ? 1 : n};
+  c.check((flat || two) && (count < 0 || n < 0 || count == n || count == 1), name, ".shape must be (), (1,), (", n,
+          ",) or ", whole, ", got ", shape);
 }
 
 void Infer(InferContext &c) {
@@ -70,26 +70,24 @@ void Infer(InferContext &c) {
   c.check_dtype(kX, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_dtype(kWeight, "weight", {OPGRAFT_INT8});
   const auto x = c.input(kX).shape(), w = c.input(kWeight).shape();
-  c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape " + to_string(x));
-  c.check(w.size() == 2, "weight must have 2 dimensions, got shape " + to_string(w));
+  c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape ", x);
+  c.check(w.size() == 2, "weight must have 2 dimensions, got shape ", w);
   const bool tx = c.attr_bool("transpose_x", false);
-  c.check(x.size() == 2 || !tx, "x must have 2 dimensions with transpose_x, got shape " + to_string(x));
-  c.check(c.attr_int("antiquant_group_size", 0) == 0,
-          "antiquant_group_size must be 0, got " + std::to_string(c.attr_int("antiquant_group_size", 0)));
+  c.check(x.size() == 2 || !tx, "x must have 2 dimensions with transpose_x, got shape ", x);
+  c.check(c.attr_int("antiquant_group_size", 0) == 0, "antiquant_group_size must be 0, got ",
+          c.attr_int("antiquant_group_size", 0));
   const int64_t k = x[x.size() - (tx ? 2 : 1)], kw = weight_k(c), n = weight_n(c);
-  c.check(k < 0 || kw < 0 || k == kw, "x's K must equal weight's K of " + std::to_string(kw) + ", got " +
-                                          std::to_string(k) + " (x " + to_string(x) + ", weight " + to_string(w) + ")");
+  c.check(k < 0 || kw < 0 || k == kw, "x's K must equal weight's K of ", kw, ", got ", k, " (x ", x, ", weight ", w,
+          ")");
   check_per_channel(c, kScale, "antiquant_scale");
   if (c.inputs() > kOffset) check_per_channel(c, kOffset, "antiquant_offset");
   for (auto [i, name] : {std::pair<int, const char *>{kQuantScale, "quant_scale"}, {kQuantOffset, "quant_offset"}})
     if (c.inputs() > i && element_count(c.input(i).shape()) > 0)
-      c.fail(OPGRAFT_INVALID_VALUE,
-             std::string(name) + " must have no elements, got shape " + to_string(c.input(i).shape()));
+      c.fail(OPGRAFT_INVALID_VALUE, name, " must have no elements, got shape ", c.input(i).shape());
   if (given(c, kBias) || (c.inputs() > kBias && n != 0)) {
     c.check_same_dtype(kBias, "bias", kX, "x");
     const auto b = c.input(kBias).shape();
-    c.check(b.size() == 1 && may_equal(b[0], n),
-            "bias.shape must be (" + std::to_string(n) + ",), got " + to_string(b));
+    c.check(b.size() == 1 && may_equal(b[0], n), "bias.shape must be (", n, ",), got ", b);
   }
   Shape out(x.begin(), x.end());
   out[x.size() - 2] = x[x.size() - (tx ? 1 : 2)];

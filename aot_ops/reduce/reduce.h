@@ -33,7 +33,7 @@ template <ReduceOp op> void infer_shape(InferContext &c, int32_t dtype) {
     if (keep) out.push_back(1);
   }
   if (op == kMax && reduces_none && !empty)
-    c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape " + to_string(c.input(0).shape()));
+    c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape ", c.input(0).shape());
   c.output(dtype, out);
 }
 

@@ -18,8 +18,8 @@ void InferSumExt(InferContext &c) {
     to = dtype_from_name(name);
     const bool known = to == OPGRAFT_FLOAT32 || to == OPGRAFT_FLOAT16 || to == OPGRAFT_BFLOAT16 ||
                        (whole(from) && (to == OPGRAFT_INT32 || to == OPGRAFT_INT64));
-    c.check(known, std::string("dtype must be float32, float16, bfloat16") + (whole(from) ? ", int32, int64" : "") +
-                       " for x of " + dtype_name(from) + ", got " + name);
+    c.check(known, "dtype must be float32, float16, bfloat16", whole(from) ? ", int32, int64" : "", " for x of ",
+            dtype_name(from), ", got ", name);
   }
   infer_shape<kSum>(c, to);
 }

@@ -62,7 +62,7 @@ namespace {
 // x, a residual of the same kind, and gamma over x's trailing dimensions. `wide`: gamma may also be float32.
 void check(InferContext &c, const char *const (&names)[3], bool add, bool wide) {
   c.check_dtype(0, names[0], {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check(c.input(0).rank() > 0, std::string(names[0]) + " must have at least 1 dimension, got shape ()");
+  c.check(c.input(0).rank() > 0, names[0], " must have at least 1 dimension, got shape ()");
   if (add) {
     c.check_same_dtype(1, names[1], 0, names[0]);
     c.check_same_shape(1, names[1], 0, names[0]);

@@ -20,7 +20,7 @@ struct Heads {
 };
 Heads heads_of(const Arguments &c, int i) {
   const std::string l = c.attr_string("layout", "BSHD");
-  c.check(l == "BHSD" || l == "BSHD", [&] { return "layout must be BHSD or BSHD, got '" + l + "'"; });
+  c.check(l == "BHSD" || l == "BSHD", "layout must be BHSD or BSHD, got '", l, "'");
   auto x = c.input(i).shape();
   if (x.size() == 4) return l == "BSHD" ? Heads{x[0], x[1], x[2], x[3], true} : Heads{x[0], x[2], x[1], x[3], false};
   const int64_t asked = c.attr_int("rotary_dim", 0), dim = asked ? asked : c.input(2).dim(-1), packed = x.back();
@@ -34,8 +34,8 @@ bool positioned(const Arguments &c) { return c.inputs() > 4; }
 void InferBroadcast(InferContext &c) {
   const auto q = c.input(0).shape(), k = c.input(1).shape();
   c.check(!q.empty(), "query must have at least 1 dimension, got shape ()");
-  c.check(!k.empty() && may_equal(k.back(), q.back()),
-          "key's last dimension must be query's " + std::to_string(q.back()) + ", got shape " + to_string(k));
+  c.check(!k.empty() && may_equal(k.back(), q.back()), "key's last dimension must be query's ", q.back(),
+          ", got shape ", k);
   check_tables(c, 2, q.back());
   check_broadcast(c, 0, "query", 2);
   check_broadcast(c, 1, "key", 2);
@@ -48,27 +48,25 @@ void InferApply(InferContext &c) {
   c.check_same_dtype(1, "key", 0, "query");
   if (!positioned(c)) return InferBroadcast(c);
   auto q = c.input(0).shape(), k = c.input(1).shape(), p = c.input(4).shape();
-  c.check(q.size() >= 2 && q.size() <= 4, "query must have 2, 3 or 4 dimensions, got shape " + to_string(q));
-  c.check(c.input(2).rank() == 2, "cos must have 2 dimensions, got shape " + to_string(c.input(2).shape()));
+  c.check(q.size() >= 2 && q.size() <= 4, "query must have 2, 3 or 4 dimensions, got shape ", q);
+  c.check(c.input(2).rank() == 2, "cos must have 2 dimensions, got shape ", c.input(2).shape());
   const Heads of = heads_of(c, 0);
   const size_t heads = q.size() < 4 ? q.size() - 1 : of.sequence_first ? 2 : 1;
   bool fits = k.size() == q.size();
   for (size_t a = 0; fits && a < q.size(); ++a) fits = a == heads || may_equal(k[a], q[a]);
-  c.check(fits, "key.shape must agree with query.shape " + to_string(q) + " in all but the heads, got " + to_string(k));
+  c.check(fits, "key.shape must agree with query.shape ", q, " in all but the heads, got ", k);
   check_tables(c, 2, of.dim, true);
   if (q.size() < 4)
     for (int i : {0, 1}) {
       const int64_t packed = c.input(i).dim(-1);
-      c.check(packed < 0 || of.dim < 0 || (of.dim == 0 ? packed == 0 : packed % of.dim == 0),
-              (i ? "key" : "query") + std::string("'s last dimension must be heads of ") + std::to_string(of.dim) +
-                  " elements, got " + std::to_string(packed));
+      c.check(packed < 0 || of.dim < 0 || (of.dim == 0 ? packed == 0 : packed % of.dim == 0), i ? "key" : "query",
+              "'s last dimension must be heads of ", of.dim, " elements, got ", packed);
     }
   c.check_dtype(4, "position_ids", {OPGRAFT_INT32, OPGRAFT_INT64});
   if (by_token(c)) {
     const int64_t rows = c.input(2).dim(0), tokens = of.batch < 0 || of.sequence < 0 ? -1 : of.batch * of.sequence;
-    c.check(rows < 0 || tokens < 0 || rows == tokens, "cos.shape must begin with a row for each of " +
-                                                          std::to_string(tokens) + " tokens, got " +
-                                                          to_string(c.input(2).shape()));
+    c.check(rows < 0 || tokens < 0 || rows == tokens, "cos.shape must begin with a row for each of ", tokens,
+            " tokens, got ", c.input(2).shape());
   } else {
     // One number, a sequence's, each sequence's; and each sequence's only one.
     const bool shape =
@@ -76,8 +74,7 @@ void InferApply(InferContext &c) {
         (p.size() == 1 && (may_equal(p[0], of.sequence) || (may_equal(of.sequence, 1) && may_equal(p[0], of.batch)))) ||
         (p.size() == 2 && may_equal(p[1], of.sequence) && (p[0] == 1 || may_equal(p[0], of.batch)));
     const int64_t each[] = {of.batch, of.sequence};
-    c.check(shape, "position_ids.shape must be (), " + to_string(std::span(each).subspan(1)) + " or " +
-                       to_string(each) + ", got " + to_string(p));
+    c.check(shape, "position_ids.shape must be (), ", std::span(each).subspan(1), " or ", each, ", got ", p);
   }
   c.output(c.input(0).dtype(), q);
   c.output(c.input(1).dtype(), k);
@@ -111,8 +108,7 @@ template <class T> void check_positions(const Context &c, int64_t more) {
   const int64_t table = c.input(2).dim(0);
   if (least >= 0 && most < table - more) return;
   const int64_t wrong = least < 0 ? least : most < table ? most + more : most;
-  c.fail(OPGRAFT_INVALID_VALUE,
-         "position_ids must be in [0, " + std::to_string(table) + "), got " + std::to_string(wrong));
+  c.fail(OPGRAFT_INVALID_VALUE, "position_ids must be in [0, ", table, "), got ", wrong);
 }
 
 Rotation apply_rotation(const Context &c) {

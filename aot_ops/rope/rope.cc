@@ -28,7 +28,7 @@ namespace {
 // `name`: of the first input, whose rows are turned.
 void check_rotary(InferContext &c, const std::string &name) {
   c.check_dtype(0, name.c_str(), {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check(c.input(0).rank() > 0, name + " must have at least 1 dimension, got shape ()");
+  c.check(c.input(0).rank() > 0, name, " must have at least 1 dimension, got shape ()");
   check_tables(c, 1, c.input(0).dim(-1));
   check_broadcast(c, 0, name, 1);
 }

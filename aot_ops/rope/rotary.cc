@@ -80,20 +80,15 @@ void check_tables(const InferContext &c, int i, int64_t dim, bool by_token) {
   c.check_same_dtype(i + 1, "sin", i, "cos");
   c.check_same_shape(i + 1, "sin", i, "cos");
   const int64_t mode = c.attr_int("mode", 0);
-  c.check(mode >= 0 && mode <= (by_token ? 3 : 1),
-          "mode must be 0 (halves) or 1 (interleaved)" +
-              std::string(by_token ? ", or 2 or 3 where the tables have a row for each token" : "") + ", got " +
-              std::to_string(mode));
+  c.check(mode >= 0 && mode <= (by_token ? 3 : 1), "mode must be 0 (halves) or 1 (interleaved)",
+          by_token ? ", or 2 or 3 where the tables have a row for each token" : "", ", got ", mode);
   c.check(c.input(i).rank() >= 1, "cos must have at least 1 dimension, got shape ()");
   const int64_t width = c.input(i).dim(-1), asked = c.attr_int("rotary_dim", 0), turned = asked ? asked : width;
-  c.check(turned < 0 || turned % 2 == 0, (asked ? "rotary_dim" : "cos's last dimension") +
-                                             std::string(" must be even, got ") + std::to_string(turned));
-  c.check(asked >= 0 && (turned < 0 || dim < 0 || turned <= dim),
-          (asked ? "rotary_dim" : "cos's last dimension") + std::string(" must be at most the rows' ") +
-              std::to_string(dim) + " elements, got " + std::to_string(turned));
-  c.check(width < 0 || !asked || width == asked || width == asked / 2,
-          "cos's last dimension must be rotary_dim " + std::to_string(asked) + " or half of it, got " +
-              std::to_string(width));
+  c.check(turned < 0 || turned % 2 == 0, asked ? "rotary_dim" : "cos's last dimension", " must be even, got ", turned);
+  c.check(asked >= 0 && (turned < 0 || dim < 0 || turned <= dim), asked ? "rotary_dim" : "cos's last dimension",
+          " must be at most the rows' ", dim, " elements, got ", turned);
+  c.check(width < 0 || !asked || width == asked || width == asked / 2, "cos's last dimension must be rotary_dim ",
+          asked, " or half of it, got ", width);
 }
 
 Rotation rotation(const Arguments &c, int i, int64_t dim, bool back) {
@@ -115,8 +110,7 @@ void check_broadcast(const InferContext &c, int of, const std::string &name, int
     fits = have == 1 || have == want || (have < 0 && !(is_symbol(have) && want == 1)) ||
            (want < 0 && !(is_symbol(want) && have == 1));
   }
-  c.check(fits, "cos.shape must broadcast to " + name + ".shape " + to_string(x) +
-                    " in all but the last dimension, got " + to_string(t));
+  c.check(fits, "cos.shape must broadcast to ", name, ".shape ", x, " in all but the last dimension, got ", t);
 }
 
 Sheet rotary_sheet(const Context &c, int i, int tables) {

@@ -17,16 +17,15 @@ void Infer(InferContext &c) {
   c.check_dtype(kLogits, "logits", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_dtype(kUniform, "uniform", {OPGRAFT_FLOAT32});
   const auto x = c.input(kLogits).shape(), u = c.input(kUniform).shape();
-  c.check(x.size() >= 1 && x.back() != 0, "logits must have a last dimension of at least 1, got shape " + to_string(x));
+  c.check(x.size() >= 1 && x.back() != 0, "logits must have a last dimension of at least 1, got shape ", x);
   const auto rows = x.first(x.size() - 1);
   const bool same = u.size() == rows.size() &&
                     std::equal(u.begin(), u.end(), rows.begin(), [](auto a, auto b) { return may_equal(a, b); });
-  c.check(same, "uniform.shape must be " + to_string(rows) + ", got " + to_string(u));
+  c.check(same, "uniform.shape must be ", rows, ", got ", u);
   const double temperature = c.attr_float("temperature", 1), p = c.attr_float("top_p", 1);
-  c.check(temperature >= 0 && std::isfinite(temperature),
-          "temperature must be at least 0, got " + std::to_string(temperature));
-  c.check(p > 0 && p <= 1, "top_p must be in (0, 1], got " + std::to_string(p));
-  c.check(c.attr_int("top_k", 0) >= 0, "top_k must be at least 0, got " + std::to_string(c.attr_int("top_k", 0)));
+  c.check(temperature >= 0 && std::isfinite(temperature), "temperature must be at least 0, got ", temperature);
+  c.check(p > 0 && p <= 1, "top_p must be in (0, 1], got ", p);
+  c.check(c.attr_int("top_k", 0) >= 0, "top_k must be at least 0, got ", c.attr_int("top_k", 0));
   c.output(OPGRAFT_INT32, rows);
 }
 
@@ -41,7 +40,7 @@ template <class T> int32_t Draw(const Context &c, const T *x, int64_t n, double 
   int64_t largest = -1;
   for (int64_t i = 0; i < n; ++i) {
     const float v = float(x[i]);
-    c.check(!std::isnan(v), [&] { return "logits must be numbers, got NaN at " + std::to_string(i); });
+    c.check(!std::isnan(v), "logits must be numbers, got NaN at ", i);
     if (largest < 0 || v > float(x[largest])) largest = i;
   }
   const double temperature = c.attr_float("temperature", 1), most = double(float(x[largest]));
@@ -73,8 +72,7 @@ void Kernel(Context &c) {
     c.parallel_for(rows, 1, [&](int64_t begin, int64_t end) {
       std::vector<Candidate> all;
       for (int64_t r = begin; r < end; ++r) {
-        c.check(uniform[r] >= 0 && uniform[r] < 1,
-                [&] { return "uniform must be in [0, 1), got " + std::to_string(uniform[r]); });
+        c.check(uniform[r] >= 0 && uniform[r] < 1, "uniform must be in [0, 1), got ", uniform[r]);
         c.output(0).data<int32_t>()[r] = Draw(c, x + r * n, n, double(uniform[r]), all);
       }
     });

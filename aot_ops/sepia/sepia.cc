@@ -102,24 +102,23 @@ template <bool grad> void Infer(InferContext &c) {
   c.check_dtype(0, grad ? "dy" : "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   if (grad) c.check_same_dtype(kX, "x", 0, "dy");
   auto x = c.input(kX).shape();
-  c.check(x.size() >= 3 && (x[x.size() - 3] < 0 || x[x.size() - 3] == 3),
-          "x must be images (..., 3, H, W), got shape " + to_string(x));
+  c.check(x.size() >= 3 && (x[x.size() - 3] < 0 || x[x.size() - 3] == 3), "x must be images (..., 3, H, W), got shape ",
+          x);
   if (grad) {
     auto dy = c.input(0).shape();
     bool same = dy.size() == x.size();
     for (size_t i = 0; same && i < x.size(); ++i) same = may_equal(dy[i], x[i]);
-    c.check(same, "dy.shape must equal x.shape " + to_string(x) + ", got " + to_string(dy));
+    c.check(same, "dy.shape must equal x.shape ", x, ", got ", dy);
   }
   if (c.inputs() > kX + 1) {
     c.check_same_dtype(kX + 1, "matrix", kX, "x");
     auto m = c.input(kX + 1).shape();
     bool ok = m.size() >= 2 && may_equal(m[0], 3) && may_equal(m[1], 3);
     for (size_t i = 2; ok && i < m.size(); ++i) ok = may_equal(m[i], 1);
-    c.check(ok && m.size() != 3, "matrix.shape must be (3, 3) or (3, 3, 1, 1), got " + to_string(m));
+    c.check(ok && m.size() != 3, "matrix.shape must be (3, 3) or (3, 3, 1, 1), got ", m);
   }
   const double most = c.attr_float("max_value", 1.0), least = c.attr_float("min_value", -HUGE_VAL);
-  c.check(least <= most,
-          "min_value must be at most max_value " + std::to_string(most) + ", got " + std::to_string(least));
+  c.check(least <= most, "min_value must be at most max_value ", most, ", got ", least);
   c.output(c.input(kX).dtype(), x);
 }
 

@@ -26,8 +26,7 @@ void InferConcat(InferContext &c) {
       ok = s[k] < 0 || out[k] < 0 || s[k] == out[k];
       if (out[k] < 0 && s[k] >= 0) out[k] = s[k];
     }
-    c.check(ok, name + ".shape must equal x0.shape " + to_string(first) + " but for axis " + std::to_string(axis) +
-                    ", got " + to_string(s));
+    c.check(ok, name, ".shape must equal x0.shape ", first, " but for axis ", axis, ", got ", s);
     out[size_t(axis)] = c.dim_op('+', out[size_t(axis)], s[size_t(axis)]);
   }
   c.output(c.input(0).dtype(), out);
@@ -72,9 +71,8 @@ void InferSplit(InferContext &c) {
   check_any_dtype(c, 0, "x");
   const int axis = c.axis(c.attr_int("axis", 0), c.input(0).rank());
   const int64_t n = c.attr_int("output_num", 1), dim = c.input(0).dim(axis);
-  c.check(n > 0, "output_num must be positive, got " + std::to_string(n));
-  c.check(dim < 0 || dim % n == 0, "dimension " + std::to_string(axis) + " of size " + std::to_string(dim) +
-                                       " does not divide into " + std::to_string(n) + " parts");
+  c.check(n > 0, "output_num must be positive, got ", n);
+  c.check(dim < 0 || dim % n == 0, "dimension ", axis, " of size ", dim, " does not divide into ", n, " parts");
   auto from = c.input(0).shape();
   Shape out(from.begin(), from.end());
   out[size_t(axis)] = c.dim_op('/', dim, n);
@@ -104,10 +102,8 @@ struct GatherAxes {
     int64_t b = a.attr_int("batch_dims", 0);
     b += b < 0 ? index_rank : 0;
     batch = int(std::clamp<int64_t>(b, -1, OPGRAFT_MAX_RANK + 1));
-    a.check(batch >= 0 && batch <= axis && batch <= index_rank, [&] {
-      return "batch_dims must be at most axis " + std::to_string(axis) + " and indices' rank " +
-             std::to_string(index_rank) + ", got " + std::to_string(b);
-    });
+    a.check(batch >= 0 && batch <= axis && batch <= index_rank, "batch_dims must be at most axis ", axis,
+            " and indices' rank ", index_rank, ", got ", b);
   }
 };
 
@@ -117,9 +113,8 @@ void InferGather(InferContext &c) {
   const GatherAxes g(c);
   auto p = c.input(0).shape(), i = c.input(1).shape();
   for (size_t k = 0; k < size_t(g.batch); ++k)
-    c.check(p[k] < 0 || i[k] < 0 || p[k] == i[k], "params.shape " + to_string(p) + " and indices.shape " +
-                                                      to_string(i) + " must agree in the first " +
-                                                      std::to_string(g.batch) + " dimensions");
+    c.check(p[k] < 0 || i[k] < 0 || p[k] == i[k], "params.shape ", p, " and indices.shape ", i,
+            " must agree in the first ", g.batch, " dimensions");
   Shape out(p.begin(), p.begin() + g.axis);
   out.insert(out.end(), i.begin() + g.batch, i.end());
   out.insert(out.end(), p.begin() + g.axis + 1, p.end());
@@ -133,8 +128,7 @@ template <class Index> void gather_by(Context &c, bool parallel) {
   const int64_t range = params.dim(g.axis);
   for (int64_t i = 0; i < indices.size(); ++i)  // before a byte is written
     if (index[i] < 0 || int64_t(index[i]) >= range)
-      c.fail(OPGRAFT_INVALID_VALUE, "indices[" + std::to_string(i) + "] is " + std::to_string(index[i]) +
-                                        ", outside [0, " + std::to_string(range) + ")");
+      c.fail(OPGRAFT_INVALID_VALUE, "indices[", i, "] is ", index[i], ", outside [0, ", range, ")");
   const int64_t batches = outer_of(params.shape(), g.batch);
   const int64_t outer = batches ? outer_of(params.shape(), g.axis) / batches : 0;
   const int64_t count = inner_of(indices.shape(), g.batch);

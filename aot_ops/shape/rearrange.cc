@@ -16,14 +16,12 @@ bool target_values(InferContext &c, const char *name, Shape &values) {
   check_any_dtype(c, 0, "x");
   if (!c.values(1, name, values)) {
     const int64_t rank = c.input(1).rank() == 1 ? c.input(1).dim(0) : 1;
-    c.check(rank >= 0, std::string("the length of ") + name + " is not known, so the output has no known rank",
-            OPGRAFT_UNSUPPORTED);
+    if (rank < 0) c.fail(OPGRAFT_UNSUPPORTED, "the length of ", name, " is not known, so the output has no known rank");
     c.output(c.input(0).dtype(), Shape(size_t(rank), -1));
     return false;
   }
-  c.check(int(values.size()) >= c.input(0).rank(), std::string(name) + " must have at least x's " +
-                                                       std::to_string(c.input(0).rank()) + " entries, got " +
-                                                       std::to_string(values.size()));
+  c.check(int(values.size()) >= c.input(0).rank(), name, " must have at least x's ", c.input(0).rank(),
+          " entries, got ", values.size());
   return true;
 }
 
@@ -32,7 +30,7 @@ void InferTile(InferContext &c) {
   if (!target_values(c, "multiples", multiples)) return;
   Shape out = padded(c.input(0).shape(), multiples.size());
   for (size_t i = 0; i < out.size(); ++i) {
-    c.check(multiples[i] != -1, "multiples must not be negative, got " + to_string(multiples));
+    c.check(multiples[i] != -1, "multiples must not be negative, got ", multiples);
     out[i] = c.dim_op('*', out[i], multiples[i]);
   }
   c.output(c.input(0).dtype(), out);
@@ -68,9 +66,9 @@ void InferBroadcastTo(InferContext &c) {
   for (size_t i = 0; i < out.size(); ++i) {
     const bool added = i + size_t(c.input(0).rank()) < out.size();
     if (out[i] == -1 && !added) out[i] = dims[i];
-    c.check(target[i] != -1 || !added, "shape may hold -1 only where x has a dimension, got " + to_string(target));
-    c.check(dims[i] < 0 || out[i] < 0 || dims[i] == 1 || dims[i] == out[i],
-            "x.shape " + to_string(c.input(0).shape()) + " does not broadcast to " + to_string(target));
+    c.check(target[i] != -1 || !added, "shape may hold -1 only where x has a dimension, got ", target);
+    c.check(dims[i] < 0 || out[i] < 0 || dims[i] == 1 || dims[i] == out[i], "x.shape ", c.input(0).shape(),
+            " does not broadcast to ", target);
   }
   c.output(c.input(0).dtype(), out);
 }

@@ -56,18 +56,15 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
   const Masks m(a);
   const TensorView x = a.input(0);
   const size_t n = begin.size();
-  a.check(end.size() == n && strides.size() == n, [&] {
-    return "begin, end and strides must have one length, got " + std::to_string(n) + ", " + std::to_string(end.size()) +
-           " and " + std::to_string(strides.size());
-  });
+  a.check(end.size() == n && strides.size() == n, "begin, end and strides must have one length, got ", n, ", ",
+          end.size(), " and ", strides.size());
   int named = 0, ellipses = 0;  // dimensions of x that entries name
   for (size_t i = 0; i < n; ++i) {
     if (Masks::bit(m.ellipsis, i)) ++ellipses;
     else if (!Masks::bit(m.new_axis, i)) ++named;
   }
   a.check(ellipses <= 1, "ellipsis_mask may have one bit set");
-  a.check(named <= x.rank(),
-          [&] { return "begin names " + std::to_string(named) + " dimensions, x has " + std::to_string(x.rank()); });
+  a.check(named <= x.rank(), "begin names ", named, " dimensions, x has ", x.rank());
   std::vector<Part> parts;
   int d = 0;
   auto whole = [&] {
@@ -82,10 +79,7 @@ std::vector<Part> resolve(const Arguments &a, const Shape &begin, const Shape &e
     } else if (Masks::bit(m.shrink, i)) {
       const int64_t dim = x.dim(d), at = begin[i];
       if (dim >= 0 && !(symbols && is_symbol(at)))
-        a.check(at >= -dim && at < dim, [&] {
-          return "begin " + std::to_string(at) + " is outside dimension " + std::to_string(d) + " of size " +
-                 std::to_string(dim);
-        });
+        a.check(at >= -dim && at < dim, "begin ", at, " is outside dimension ", d, " of size ", dim);
       parts.push_back({d++, false, at < 0 && dim >= 0 ? at + dim : at, 1, 1});
     } else {
       a.check(strides[i] != 0, "strides must not be 0");
@@ -110,7 +104,7 @@ void InferStridedSlice(InferContext &c) {
   Shape begin, end, strides;
   const bool b = c.values(1, "begin", begin), e = c.values(2, "end", end), s = c.values(3, "strides", strides);
   const int64_t n = b ? int64_t(begin.size()) : c.input(1).rank() == 1 ? c.input(1).dim(0) : 1;
-  c.check(n >= 0, "the length of begin is not known, so the output has no known rank", OPGRAFT_UNSUPPORTED);
+  if (n < 0) c.fail(OPGRAFT_UNSUPPORTED, "the length of begin is not known, so the output has no known rank");
   const bool known = b && e && s;
   // With unknown values the masks still tell the rank: slice everything, then forget the sliced sizes.
   if (!b) begin.assign(size_t(n), 0);

@@ -33,9 +33,7 @@ std::vector<int> permutation(const Arguments &a) {
   std::sort(sorted.begin(), sorted.end());
   bool ok = int(p.size()) == rank;
   for (int i = 0; ok && i < rank; ++i) ok = sorted[size_t(i)] == i;
-  a.check(ok, [&] {
-    return "perm must be a permutation of x's " + std::to_string(rank) + " dimensions, got " + to_string(perm);
-  });
+  a.check(ok, "perm must be a permutation of x's ", rank, " dimensions, got ", perm);
   return p;
 }
 

@@ -22,12 +22,10 @@ void KernelShape(Context &c) { std::copy_n(c.input(0).shape().data(), c.input(0)
 
 int64_t item(const Arguments &a) {
   const TensorView t = a.input(0);
-  a.check(t.rank() == 1, [&] { return "x must have 1 dimension, got shape " + to_string(t.shape()); });
+  a.check(t.rank() == 1, "x must have 1 dimension, got shape ", t.shape());
   const int64_t index = a.attr_int("index", 0), n = t.dim(0);
   if (n < 0) return index;
-  a.check(index >= -n && index < n, [&] {
-    return "index must be in [" + std::to_string(-n) + ", " + std::to_string(n) + "), got " + std::to_string(index);
-  });
+  a.check(index >= -n && index < n, "index must be in [", -n, ", ", n, "), got ", index);
   return index < 0 ? index + n : index;
 }
 
@@ -47,8 +45,7 @@ void InferMakeTuple(InferContext &c) {
     const std::string name = "x" + std::to_string(i);
     c.check_dtype(i, name.c_str(), {OPGRAFT_INT64});
     auto s = c.input(i).shape();
-    c.check(s.empty() || element_count(s) == 1 || element_count(s) < 0,
-            name + " must be one number, got shape " + to_string(s));
+    c.check(s.empty() || element_count(s) == 1 || element_count(s) < 0, name, " must be one number, got shape ", s);
     if (c.input(i).known()) values.push_back(numbers(c.input(i))[0]);
   }
   c.output(OPGRAFT_INT64, {&n, 1});
@@ -74,8 +71,8 @@ template <char op> void InferScalar(InferContext &c) {
   c.check_dtype(1, "y", {OPGRAFT_INT64});
   for (int i = 0; i < 2; ++i) {
     auto s = c.input(i).shape();
-    c.check(s.empty() || element_count(s) == 1 || element_count(s) < 0,
-            std::string(i ? "y" : "x") + " must be one number, got shape " + to_string(s));
+    c.check(s.empty() || element_count(s) == 1 || element_count(s) < 0, i ? "y" : "x",
+            " must be one number, got shape ", s);
   }
   c.output(OPGRAFT_INT64, {});
   if (!c.input(0).known() || !c.input(1).known()) return;

@@ -22,10 +22,9 @@ int64_t rest_of(InferContext &c, Shape from, const Shape &target) {
     else divisor = c.dim_op('*', divisor, t);
   }
   for (int64_t d : from) product = c.dim_op('*', product, d);
-  c.check(divisor != 0, "shape " + to_string(target) + " has both 0 and -1: the rest cannot be told");
+  c.check(divisor != 0, "shape ", target, " has both 0 and -1: the rest cannot be told");
   if (product >= 0 && divisor >= 0)
-    c.check(product % divisor == 0,
-            "x.shape " + to_string(c.input(0).shape()) + " does not divide into shape " + to_string(target));
+    c.check(product % divisor == 0, "x.shape ", c.input(0).shape(), " does not divide into shape ", target);
   return c.dim_op('/', product, divisor);
 }
 
@@ -34,18 +33,17 @@ void InferReshape(InferContext &c) {
   Shape target;
   if (!c.values(1, "shape", target)) {
     int64_t rank = c.input(1).rank() == 1 ? c.input(1).dim(0) : 1;
-    c.check(rank >= 0, "the length of shape is not known, so the output has no known rank", OPGRAFT_UNSUPPORTED);
+    if (rank < 0) c.fail(OPGRAFT_UNSUPPORTED, "the length of shape is not known, so the output has no known rank");
     return c.output(c.input(0).dtype(), Shape(size_t(rank), -1));
   }
   auto from = c.input(0).shape();
   const auto rest = std::count(target.begin(), target.end(), -1);
-  c.check(rest <= 1, "shape may hold -1 once, got " + to_string(target));
+  c.check(rest <= 1, "shape may hold -1 once, got ", target);
   Shape out = target;
   if (rest) *std::find(out.begin(), out.end(), -1) = rest_of(c, Shape(from.begin(), from.end()), target);
   const int64_t a = element_count(from), b = element_count(out);
   if (a >= 0 && b >= 0)
-    c.check(a == b, "shape " + to_string(target) + " must hold the " + std::to_string(a) + " elements of x.shape " +
-                        to_string(from) + ", it holds " + std::to_string(b));
+    c.check(a == b, "shape ", target, " must hold the ", a, " elements of x.shape ", from, ", it holds ", b);
   c.output(c.input(0).dtype(), out);
 }
 
@@ -74,8 +72,7 @@ void InferSqueeze(InferContext &c) {
   bool drop[OPGRAFT_MAX_RANK] = {};
   for (int64_t a : axes) {
     const int i = c.axis(a, rank);
-    c.check(c.input(0).dim(i) < 0 || c.input(0).dim(i) == 1,
-            "dimension " + std::to_string(i) + " must be 1, got " + std::to_string(c.input(0).dim(i)));
+    c.check(c.input(0).dim(i) < 0 || c.input(0).dim(i) == 1, "dimension ", i, " must be 1, got ", c.input(0).dim(i));
     drop[i] = true;
   }
   Shape out;

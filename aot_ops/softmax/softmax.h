@@ -36,7 +36,7 @@ inline void check_mask(InferContext &c, int i, const char *x) {
     const int64_t a = m[m.size() - 1 - k], b = s[s.size() - 1 - k];
     ok = a == 1 || may_equal(a, b);
   }
-  c.check(ok, "mask.shape must broadcast to " + std::string(x) + ".shape " + to_string(s) + ", got " + to_string(m));
+  c.check(ok, "mask.shape must broadcast to ", x, ".shape ", s, ", got ", m);
 }
 
 // The mask's strides over x's dimensions, 0 where it is broadcast.

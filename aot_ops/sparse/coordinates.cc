@@ -15,8 +15,7 @@ void check_types(const Arguments &c) {
   check_rank(c, 0, "indices", 2);
   const auto s = c.input(0).shape();
   const int64_t n = c.input(1).dim(0);
-  c.check(may_equal(s[0], n) && may_equal(s[1], 2),
-          "indices.shape must be (" + std::to_string(n) + ", 2) as there are values, got " + to_string(s));
+  c.check(may_equal(s[0], n) && may_equal(s[1], 2), "indices.shape must be (", n, ", 2) as there are values, got ", s);
 }
 
 // Every coordinate lies in the matrix: for the kernel, its twin and the packing.
@@ -25,9 +24,8 @@ void check_coordinates(const Arguments &c, int64_t rows, int64_t columns) {
     const auto *at = c.input(0).data<decltype(index)>();
     for (int64_t i = 0; i < c.input(1).dim(0); ++i)
       if (at[2 * i] < 0 || int64_t(at[2 * i]) >= rows || at[2 * i + 1] < 0 || int64_t(at[2 * i + 1]) >= columns)
-        c.fail(OPGRAFT_INVALID_VALUE, "indices must lie in the matrix of shape (" + std::to_string(rows) + ", " +
-                                          std::to_string(columns) + "), got (" + std::to_string(at[2 * i]) + ", " +
-                                          std::to_string(at[2 * i + 1]) + ") at " + std::to_string(i));
+        c.fail(OPGRAFT_INVALID_VALUE, "indices must lie in the matrix of shape (", rows, ", ", columns, "), got (",
+               at[2 * i], ", ", at[2 * i + 1], ") at ", i);
   });
 }
 
@@ -75,9 +73,8 @@ void Infer(InferContext &c) {
   if (adjoint_st(c)) std::swap(rows, columns);
   const auto d = c.input(at).shape();
   const bool turned = adjoint_dt(c);
-  c.check(
-      columns == -1 || may_equal(d[turned ? 1 : 0], columns),
-      "dense must have " + std::to_string(columns) + (turned ? " columns" : " rows") + ", got shape " + to_string(d));
+  c.check(columns == -1 || may_equal(d[turned ? 1 : 0], columns), "dense must have ", columns,
+          turned ? " columns" : " rows", ", got shape ", d);
   c.output(c.input(1).dtype(), Shape{rows, d[turned ? 0 : 1]});
 }
 
@@ -121,8 +118,7 @@ void InferGrad(InferContext &c) {
   check_floats(c, 1, {{2, "dense"}, {3, "dout"}});
   check_types(c);
   const int64_t n = c.input(2).dim(adjoint_dt(c) ? 0 : 1);
-  c.check(may_equal(c.input(3).dim(1), n),
-          "dout must have " + std::to_string(n) + " columns, got shape " + to_string(c.input(3).shape()));
+  c.check(may_equal(c.input(3).dim(1), n), "dout must have ", n, " columns, got shape ", c.input(3).shape());
   for (int i = 0; i < 3; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
 }
 

@@ -23,24 +23,20 @@ struct Csr {
 
 // Columns are held in 32 bits.
 inline void check_columns(const Arguments &c, const char *argument, int64_t columns) {
-  c.check(
-      columns <= INT32_MAX,
-      [&] { return std::string(argument) + " must have at most 2147483647 columns, got " + std::to_string(columns); },
-      OPGRAFT_UNSUPPORTED);
+  if (columns > INT32_MAX)
+    c.fail(OPGRAFT_UNSUPPORTED, argument, " must have at most 2147483647 columns, got ", columns);
 }
 
 // indptr ascends from 0 to the number of entries, and every column lies inside the matrix.
 template <class I>
 void check_csr(const Arguments &c, const I *indptr, const I *indices, int64_t rows, int64_t columns, int64_t nnz) {
-  c.check(indptr[0] == 0, [&] { return "indptr[0] must be 0, got " + std::to_string(indptr[0]); });
+  c.check(indptr[0] == 0, "indptr[0] must be 0, got ", indptr[0]);
   for (int64_t r = 0; r < rows; ++r)
     if (indptr[r + 1] < indptr[r])
-      c.fail(OPGRAFT_INVALID_VALUE, "indptr must not descend, got " + std::to_string(indptr[r]) + " before " +
-                                        std::to_string(indptr[r + 1]) + " at row " + std::to_string(r));
-  c.check(int64_t(indptr[rows]) == nnz, [&] {
-    return "indptr's last element must be the number of values, " + std::to_string(nnz) + ", got " +
-           std::to_string(indptr[rows]);
-  });
+      c.fail(OPGRAFT_INVALID_VALUE, "indptr must not descend, got ", indptr[r], " before ", indptr[r + 1], " at row ",
+             r);
+  c.check(int64_t(indptr[rows]) == nnz, "indptr's last element must be the number of values, ", nnz, ", got ",
+          indptr[rows]);
   // As unsigned a negative index is a large one; one comparison an entry, which the compiler makes SIMD of.
   using U = std::make_unsigned_t<I>;
   U largest = 0;
@@ -48,8 +44,7 @@ void check_csr(const Arguments &c, const I *indptr, const I *indices, int64_t ro
   if (nnz == 0 || uint64_t(largest) < uint64_t(columns)) return;
   for (int64_t i = 0; i < nnz; ++i)
     if (indices[i] < 0 || int64_t(indices[i]) >= columns)
-      c.fail(OPGRAFT_INVALID_VALUE, "indices must be in [0, " + std::to_string(columns) + "), got " +
-                                        std::to_string(indices[i]) + " at " + std::to_string(i));
+      c.fail(OPGRAFT_INVALID_VALUE, "indices must be in [0, ", columns, "), got ", indices[i], " at ", i);
 }
 
 template <class T, class I>

@@ -15,10 +15,8 @@ struct Arrays {
 
 void check_indptr(const Arguments &c, int64_t rows) {
   const int64_t n = c.input(0).dim(0);
-  c.check(rows < 0 || n < 0 || n - 1 == rows, [&] {
-    return "indptr must have one element more than the " + std::to_string(rows) + " rows, got shape " +
-           to_string(c.input(0).shape());
-  });
+  c.check(rows < 0 || n < 0 || n - 1 == rows, "indptr must have one element more than the ", rows, " rows, got shape ",
+          c.input(0).shape());
 }
 
 void check_types(const Arguments &c) {
@@ -26,9 +24,8 @@ void check_types(const Arguments &c) {
   c.check_same_dtype(1, "indices", 0, "indptr");
   check_rank(c, 0, "indptr", 1);
   check_rank(c, 1, "indices", 1);
-  c.check(may_equal(c.input(1).dim(0), c.input(2).dim(0)), "indices.shape must equal values.shape " +
-                                                               to_string(c.input(2).shape()) + ", got " +
-                                                               to_string(c.input(1).shape()));
+  c.check(may_equal(c.input(1).dim(0), c.input(2).dim(0)), "indices.shape must equal values.shape ", c.input(2).shape(),
+          ", got ", c.input(1).shape());
 }
 
 // Checks every index: for the kernel, its twin and the packing.
@@ -72,8 +69,7 @@ void Infer(InferContext &c) {
   check_indptr(c, rows);
   const TensorView dense = c.input(at);
   c.check(columns == -1 || may_equal(dense.dim(0), columns),
-          "dense must have as many rows as the sparse matrix has columns, " + std::to_string(columns) + ", got shape " +
-              to_string(dense.shape()));
+          "dense must have as many rows as the sparse matrix has columns, ", columns, ", got shape ", dense.shape());
   c.output(dense.dtype(), Shape{rows != -1 ? rows : c.dim_op('-', c.input(0).dim(0), 1), dense.dim(1)});
 }
 
@@ -123,9 +119,8 @@ void InferGrad(InferContext &c) {
   c.check_inputs(5, 5);
   check_floats(c, 2, {{3, "dense"}, {4, "dout"}});
   check_types(c);
-  c.check(may_equal(c.input(3).dim(1), c.input(4).dim(1)), "dout must have dense's " +
-                                                               std::to_string(c.input(3).dim(1)) +
-                                                               " columns, got shape " + to_string(c.input(4).shape()));
+  c.check(may_equal(c.input(3).dim(1), c.input(4).dim(1)), "dout must have dense's ", c.input(3).dim(1),
+          " columns, got shape ", c.input(4).shape());
   check_indptr(c, c.input(4).dim(0));
   for (int i = 0; i < 4; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
 }

@@ -19,9 +19,8 @@ template <class F> void by_types(const Arguments &c, int32_t values, int32_t ind
 }
 
 inline void check_rank(const Arguments &c, int i, const char *name, int rank) {
-  c.check(c.input(i).rank() == rank, std::string(name) + " must have " + std::to_string(rank) +
-                                         (rank == 1 ? " dimension" : " dimensions") + ", got shape " +
-                                         to_string(c.input(i).shape()));
+  c.check(c.input(i).rank() == rank, name, " must have ", rank, rank == 1 ? " dimension" : " dimensions",
+          ", got shape ", c.input(i).shape());
 }
 
 inline void check_floats(const Arguments &c, int values, std::initializer_list<std::pair<int, const char *>> matrices) {
@@ -38,11 +37,8 @@ inline void check_floats(const Arguments &c, int values, std::initializer_list<s
 inline std::array<int64_t, 2> stated_shape(const Arguments &c, int at, const char *name, int inputs) {
   std::vector<int64_t> shape;
   if (!c.values(c.inputs() == inputs ? at : inputs, name, shape)) return {-1, -1};
-  c.check(shape.size() == 2,
-          [&] { return std::string(name) + " must have 2 elements, got " + std::to_string(shape.size()); });
-  for (int64_t d : shape)
-    c.check(d >= 0 || d == -1 || is_symbol(d),
-            [&] { return std::string(name) + " must not be negative, got " + to_string(shape); });
+  c.check(shape.size() == 2, name, " must have 2 elements, got ", shape.size());
+  for (int64_t d : shape) c.check(d >= 0 || d == -1 || is_symbol(d), name, " must not be negative, got ", shape);
   return {shape[0], shape[1]};
 }
 

@@ -65,15 +65,13 @@ void check_operands(InferContext &c) {
   c.check_same_dtype(1, "b", 0, "a");
   const auto a = c.input(0).shape(), b = c.input(1).shape();
   const bool ta = c.attr_bool("transpose_a", false), tb = c.attr_bool("transpose_b", false);
-  c.check(b.size() == 2, "b must have 2 dimensions, got shape " + to_string(b));
+  c.check(b.size() == 2, "b must have 2 dimensions, got shape ", b);
   if (ta || a_is_sparse(c))
-    c.check(a.size() == 2, std::string("a must have 2 dimensions ") +
-                               (ta ? "with transpose_a" : "where it is the sparse one") + ", got shape " +
-                               to_string(a));
-  else c.check(a.size() >= 2, "a must have at least 2 dimensions, got shape " + to_string(a));
+    c.check(a.size() == 2, "a must have 2 dimensions ", ta ? "with transpose_a" : "where it is the sparse one",
+            ", got shape ", a);
+  else c.check(a.size() >= 2, "a must have at least 2 dimensions, got shape ", a);
   const int64_t k = ta ? a[0] : a.back(), k_of_b = b[tb ? 1 : 0];
-  c.check(may_equal(k, k_of_b), "a's K must equal b's K of " + std::to_string(k_of_b) + ", got " + std::to_string(k) +
-                                    " (a " + to_string(a) + ", b " + to_string(b) + ")");
+  c.check(may_equal(k, k_of_b), "a's K must equal b's K of ", k_of_b, ", got ", k, " (a ", a, ", b ", b, ")");
 }
 
 void Infer(InferContext &c) {
@@ -140,7 +138,7 @@ void InferGrad(InferContext &c) {
   out.back() = b[c.attr_bool("transpose_b", false) ? 0 : 1];
   bool same = out.size() == d.size();
   for (size_t i = 0; same && i < out.size(); ++i) same = may_equal(out[i], d[i]);
-  c.check(same, "dout.shape must equal the product's shape " + to_string(out) + ", got " + to_string(d));
+  c.check(same, "dout.shape must equal the product's shape ", out, ", got ", d);
   c.output(c.input(0).dtype(), a);
   c.output(c.input(1).dtype(), b);
 }

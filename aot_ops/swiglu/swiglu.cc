@@ -165,8 +165,7 @@ void CheckInterleaved(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   auto dims = c.input(0).shape();
   c.check(!dims.empty(), "x must have at least 1 dimension, got shape ()");
-  c.check(dims.back() < 0 || dims.back() % 2 == 0,
-          "x's last dimension must be even, got " + std::to_string(dims.back()));
+  c.check(dims.back() < 0 || dims.back() % 2 == 0, "x's last dimension must be even, got ", dims.back());
 }
 // x's shape with half of dimension `axis`.
 Shape halved(const InferContext &c, size_t axis) {
@@ -261,7 +260,7 @@ int CheckHalves(InferContext &c) {
   c.check(!dims.empty(), "input must have at least 1 dimension, got shape ()");
   const int axis = c.axis(c.attr_int("dim", -1), int(dims.size()), "dim");
   const int64_t n = dims[size_t(axis)];
-  c.check(n < 0 || n % 2 == 0, "input's dimension " + std::to_string(axis) + " must be even, got " + std::to_string(n));
+  c.check(n < 0 || n % 2 == 0, "input's dimension ", axis, " must be even, got ", n);
   return axis;
 }
 void InferHalves(InferContext &c) { c.output(c.input(0).dtype(), halved(c, size_t(CheckHalves(c)))); }

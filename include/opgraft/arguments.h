@@ -9,11 +9,11 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <type_traits>
 #include <vector>
 
 #include "opgraft/abi.h"
 #include "opgraft/dtype.h"
+#include "opgraft/message.h"
 
 namespace opgraft {
 
@@ -25,9 +25,6 @@ struct Error : std::runtime_error {
 
 using Shape = std::vector<int64_t>;
 
-// Whether a dimension or a known value is the id of a symbol.
-inline bool is_symbol(int64_t dim) { return dim <= OPGRAFT_FIRST_SYMBOL; }
-
 // Whether two dimensions can be the same: known ones are; a symbol stands for any size, but an operand that is 1 where
 // the other is open would be one to broadcast.
 inline bool may_equal(int64_t a, int64_t b) {
@@ -38,20 +35,6 @@ inline bool may_equal(int64_t a, int64_t b) {
 
 inline bool may_equal(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::ranges::equal(a, b, [](int64_t m, int64_t n) { return may_equal(m, n); });
-}
-
-inline std::string to_string(std::span<const int64_t> dims) {
-  std::string s = "(";
-  for (size_t i = 0; i < dims.size(); ++i) {
-    if (i) s += ", ";
-    if (is_symbol(dims[i])) {
-      s += 's';
-      s += std::to_string(OPGRAFT_FIRST_SYMBOL - dims[i]);
-    } else {
-      s += dims[i] == -1 ? "?" : std::to_string(dims[i]);
-    }
-  }
-  return s + (dims.size() == 1 ? ",)" : ")");
 }
 
 // The product of dims; -1 where one is negative. Throws Error beyond 2^47, which no memory holds: sizes in bytes
@@ -95,9 +78,7 @@ class Arguments {
   const char *op() const { return op_; }
   int inputs() const { return n_inputs_; }
   TensorView input(int i) const {
-    if (i < 0 || i >= n_inputs_)
-      fail(OPGRAFT_INVALID_VALUE,
-           "takes at least " + std::to_string(i + 1) + " inputs, got " + std::to_string(n_inputs_));
+    if (i < 0 || i >= n_inputs_) fail(OPGRAFT_INVALID_VALUE, "takes at least ", i + 1, " inputs, got ", n_inputs_);
     return TensorView(inputs_[i]);
   }
 
@@ -139,38 +120,32 @@ class Arguments {
   bool values(int i, std::string_view name, std::vector<int64_t> &out) const {
     out.clear();
     if (i >= n_inputs_) {
-      if (!has_attr(name))
-        fail(OPGRAFT_INVALID_VALUE, std::string(name) + " must be given as an input or an attribute");
+      if (!has_attr(name)) fail(OPGRAFT_INVALID_VALUE, name, " must be given as an input or an attribute");
       out = attr_ints(name);
       return true;
     }
     TensorView t = input(i);
     if (t.dtype() != OPGRAFT_INT64 && t.dtype() != OPGRAFT_INT32)
-      fail(OPGRAFT_INVALID_TYPE, std::string(name) + " must be int64 or int32, got " + dtype_name(t.dtype()));
-    if (t.rank() > 1)
-      fail(OPGRAFT_INVALID_VALUE,
-           std::string(name) + " must have at most 1 dimension, got shape " + to_string(t.shape()));
+      fail(OPGRAFT_INVALID_TYPE, name, " must be int64 or int32, got ", dtype_name(t.dtype()));
+    if (t.rank() > 1) fail(OPGRAFT_INVALID_VALUE, name, " must have at most 1 dimension, got shape ", t.shape());
     if (!t.known() || t.size() < 0) return t.size() == 0;
     for (int64_t k = 0; k < t.size(); ++k)
       out.push_back(t.dtype() == OPGRAFT_INT64 ? t.data<int64_t>()[k] : t.data<int32_t>()[k]);
     return true;
   }
 
-  [[noreturn]] void fail(int status, const std::string &what) const {
-    throw Error(status, std::string(op_) + ": " + what);
+  // What is wrong, in parts: texts, numbers and shapes, joined here.
+  template <class... Parts> [[noreturn]] void fail(int status, const Parts &...parts) const {
+    raise(status, {MessagePart(parts)...});
   }
-  // `what`: the message, or a function that gives it. A message that is put together takes as long as a small kernel:
-  // what is checked at each call, and not by infer alone, has a function.
-  template <class What> void check(bool ok, const What &what, int status = OPGRAFT_INVALID_VALUE) const {
-    if (ok) return;
-    if constexpr (std::is_invocable_v<const What &>) fail(status, what());
-    else fail(status, what);
+  template <class... Parts> void check(bool ok, const Parts &...parts) const {
+    if (!ok) fail(OPGRAFT_INVALID_VALUE, parts...);
   }
   void check_inputs(int least, int most) const {
     if (n_inputs_ < least || n_inputs_ > most)
-      fail(OPGRAFT_INVALID_VALUE,
-           "takes " + (least == most ? std::to_string(least) : std::to_string(least) + " to " + std::to_string(most)) +
-               " inputs, got " + std::to_string(n_inputs_));
+      fail(OPGRAFT_INVALID_VALUE, "takes ",
+           least == most ? std::to_string(least) : std::to_string(least) + " to " + std::to_string(most),
+           " inputs, got ", n_inputs_);
   }
   void check_dtype(int i, const char *argument, std::initializer_list<int32_t> allowed) const {
     int32_t d = input(i).dtype();
@@ -179,33 +154,32 @@ class Arguments {
       if (a == d) return;
       names += (names.empty() ? "" : ", ") + std::string(dtype_name(a));
     }
-    fail(OPGRAFT_INVALID_TYPE, std::string(argument) + ".dtype must be one of " + names + ", got " + dtype_name(d));
+    fail(OPGRAFT_INVALID_TYPE, argument, ".dtype must be one of ", names, ", got ", dtype_name(d));
   }
   void check_same_dtype(int i, const char *a, int j, const char *b) const {
     if (input(i).dtype() != input(j).dtype())
-      fail(OPGRAFT_INVALID_TYPE, std::string(a) + ".dtype must equal " + b + ".dtype " + dtype_name(input(j).dtype()) +
-                                     ", got " + dtype_name(input(i).dtype()));
+      fail(OPGRAFT_INVALID_TYPE, a, ".dtype must equal ", b, ".dtype ", dtype_name(input(j).dtype()), ", got ",
+           dtype_name(input(i).dtype()));
   }
   // Equal where both are known; symbols with different ids are left for the concrete check.
   void check_same_shape(int i, const char *a, int j, const char *b) const {
     auto s = input(i).shape(), t = input(j).shape();
-    if (!may_equal(s, t))
-      fail(OPGRAFT_INVALID_VALUE,
-           std::string(a) + ".shape must equal " + b + ".shape " + to_string(t) + ", got " + to_string(s));
+    if (!may_equal(s, t)) fail(OPGRAFT_INVALID_VALUE, a, ".shape must equal ", b, ".shape ", t, ", got ", s);
   }
   void check_shape(int i, const char *argument, std::span<const int64_t> want) const {
     if (!may_equal(input(i).shape(), want))
-      fail(OPGRAFT_INVALID_VALUE,
-           std::string(argument) + ".shape must be " + to_string(want) + ", got " + to_string(input(i).shape()));
+      fail(OPGRAFT_INVALID_VALUE, argument, ".shape must be ", want, ", got ", input(i).shape());
   }
   int axis(int64_t value, int rank, const char *argument = "axis") const {
     if (value < -rank || value >= rank)
-      fail(OPGRAFT_INVALID_VALUE, std::string(argument) + " must be in [" + std::to_string(-rank) + ", " +
-                                      std::to_string(rank) + "), got " + std::to_string(value));
+      fail(OPGRAFT_INVALID_VALUE, argument, " must be in [", -rank, ", ", rank, "), got ", value);
     return int(value < 0 ? value + rank : value);
   }
 
  protected:
+  [[noreturn, gnu::cold, gnu::noinline]] void raise(int status, std::initializer_list<MessagePart> parts) const {
+    throw Error(status, std::string(op_) + ": " + joined(parts));
+  }
   const opgraft_attr *find(std::string_view name) const {
     for (int32_t i = 0; i < n_attrs_; ++i)
       if (name == attrs_[i].name) return &attrs_[i];
@@ -213,8 +187,7 @@ class Arguments {
   }
   const opgraft_attr *find(std::string_view name, int kind, int also, const char *expected) const {
     auto *a = find(name);
-    if (a && a->kind != kind && a->kind != also)
-      fail(OPGRAFT_INVALID_TYPE, "attribute " + std::string(name) + " must be " + expected);
+    if (a && a->kind != kind && a->kind != also) fail(OPGRAFT_INVALID_TYPE, "attribute ", name, " must be ", expected);
     return a;
   }
   const char *op_;

@@ -329,13 +329,13 @@ inline int launch(const OpSpec &spec, const OpInfo &info, int nparam, void **par
     want.run(spec, info, in, attrs);  // MindSpore's Python inference may have promised other shapes
     opgraft_infer_args a = want.args(in, attrs);
     InferContext c(info.name, a);
-    c.check(want.n == n_out, "has " + std::to_string(want.n) + " outputs, got " + std::to_string(n_out));
+    c.check(want.n == n_out, "has ", want.n, " outputs, got ", n_out);
     for (int i = 0; i < n_out; ++i) {
       const opgraft_tensor &o = t[size_t(n_in + i)];
       const std::span<const int64_t> got(o.shape, size_t(o.ndim));
       if (o.dtype != want.outputs[i].dtype || element_count(want.shape(i)) != o.elements)
-        c.fail(OPGRAFT_INVALID_VALUE, "output " + std::to_string(i) + " must be " + dtype_name(want.outputs[i].dtype) +
-                                          to_string(want.shape(i)) + ", got " + dtype_name(o.dtype) + to_string(got));
+        c.fail(OPGRAFT_INVALID_VALUE, "output ", i, " must be ", dtype_name(want.outputs[i].dtype), want.shape(i),
+               ", got ", dtype_name(o.dtype), got);
     }
     auto *host = static_cast<const opgraft_host *>(stream);
     opgraft_call call{};

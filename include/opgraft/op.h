@@ -30,10 +30,8 @@ class InferContext : public Arguments {
   }
   void output(int32_t dtype, std::span<const int64_t> dims) {
     if (args_->n_outputs >= room_)
-      fail(OPGRAFT_INVALID_VALUE,
-           "has more than " + std::to_string(room_) + " outputs, the most that there is room for");
-    if (dims.size() > OPGRAFT_MAX_RANK)
-      fail(OPGRAFT_INVALID_VALUE, "output rank must be at most 8, got " + std::to_string(dims.size()));
+      fail(OPGRAFT_INVALID_VALUE, "has more than ", room_, " outputs, the most that there is room for");
+    if (dims.size() > OPGRAFT_MAX_RANK) fail(OPGRAFT_INVALID_VALUE, "output rank must be at most 8, got ", dims.size());
     opgraft_shape &o = args_->outputs[args_->n_outputs++];
     o.ndim = int32_t(dims.size());
     o.dtype = dtype;
@@ -54,8 +52,8 @@ class InferContext : public Arguments {
       if (op == '/') return b != 0 && a % b == 0 ? a / b : -1;
       if (op == '-') return a - b;
       if (op == '+' ? __builtin_add_overflow(a, b, &r) : __builtin_mul_overflow(a, b, &r))
-        fail(OPGRAFT_INVALID_VALUE,
-             "a dimension of " + std::to_string(a) + " " + op + " " + std::to_string(b) + " is more than 64 bits hold");
+        fail(OPGRAFT_INVALID_VALUE, "a dimension of ", a, " ", std::string_view(&op, 1), " ", b,
+             " is more than 64 bits hold");
       return r;
     }
     if (op == '*' && (a == 1 || b == 1)) return a == 1 ? b : a;
@@ -75,7 +73,7 @@ class InferContext : public Arguments {
       else if (x < 0 && y < 0) o = -1;
       else if (x < 0) o = y;
       else if (y < 0) o = x;
-      else fail(OPGRAFT_INVALID_VALUE, "shapes " + to_string(a) + " and " + to_string(b) + " do not broadcast");
+      else fail(OPGRAFT_INVALID_VALUE, "shapes ", a, " and ", b, " do not broadcast");
     }
     return out;
   }
@@ -167,7 +165,7 @@ template <class... Ts, class F> void dispatch(const Arguments &a, int32_t dtype,
   if (done) return;
   std::string names;
   ((names += (names.empty() ? "" : ", ") + std::string(dtype_name(DtypeOf<Ts>::value))), ...);
-  a.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of " + names + ", got " + dtype_name(dtype));
+  a.fail(OPGRAFT_INVALID_TYPE, "dtype must be one of ", names, ", got ", dtype_name(dtype));
 }
 
 // The pieces of an operator, in the order of OPGRAFT_OP's designated initialisers.

@@ -264,6 +264,29 @@ TEST(NativeFace, WhatIsThrownBecomesStatusAndMessage) {
     }
 }
 
+TEST(Arguments, AMessageIsItsPartsInTheirOrder) {
+  const Arguments a("Op", 0, nullptr, 0, nullptr);
+  const std::string name = "x";
+  const int64_t wanted[] = {4};
+  const Shape got{2, -1, OPGRAFT_FIRST_SYMBOL};
+  a.check(true, name, " is right");
+  try {
+    a.check(false, name, ".shape must be ", wanted, ", got ", got, " of ", ~size_t(0), " at ", -3, " by ", 0.5f);
+    FAIL();
+  } catch (const Error &e) {
+    EXPECT_STREQ(e.what(), "Op: x.shape must be (4,), got (2, ?, s0) of 18446744073709551615 at -3 by 0.500000");
+    EXPECT_EQ(e.status, OPGRAFT_INVALID_VALUE);
+  }
+  try {
+    a.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN, "rank must be ", std::string_view("small"), ", got ",
+           Shape{});
+    FAIL();
+  } catch (const Error &e) {
+    EXPECT_STREQ(e.what(), "Op: rank must be small, got ()");
+    EXPECT_EQ(e.status, OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN);
+  }
+}
+
 // A kernel that fails having written nothing hands over to the reference; any other failure does not.
 TEST(NativeFace, TheReferenceTakesOverWhereNothingWasWritten) {
   Registry registry;
