@@ -4,7 +4,8 @@
 
 #include <array>
 
-#include "registry/registry.h"
+#include "infer/session.h"
+#include "registry/functions.h"
 
 namespace opgraft {
 namespace {
@@ -40,6 +41,30 @@ TEST_P(Foreign, AMissingFunctionIsToldAtLoading) {
     EXPECT_EQ(e.step, "symbols");
   }
   EXPECT_THROW(ForeignOp::load(file(), "Scale", {"/proc"}), LoadError);
+}
+TEST_P(Foreign, WhatIsDeclaredWronglyIsNamed) {
+  Registry registry;
+  const OpPtr op = load_function(registry, file(), "Scale", {});
+  const Tensor x(OPGRAFT_FLOAT32, {3});
+  const auto said = [&](Attrs attrs) -> std::string {
+    try {
+      run_op(op, {x}, attrs);
+    } catch (const Error &e) {
+      return e.what();
+    }
+    return "nothing";
+  };
+  const auto text = [](const char *s) { return std::string(s); };
+  for (auto [attrs, expected] : std::vector<std::pair<Attrs, std::string>>{
+           {{{"out_shape", text("i0.0;2")}}, "out_shape must state 1 output, got 2"},
+           {{{"opgraft_outputs", int64_t(2)}, {"out_shape", text("2")}}, "out_shape must state 2 outputs, got 1"},
+           {{{"out_shape", text("i0.1")}}, "out_shape has an invalid dimension 'i0.1'"},
+           {{{"out_shape", text("2 *")}}, "out_shape has an invalid dimension '2 *'"},
+           {{{"out_dtype", text("float32;int8")}}, "out_dtype must state 1 output, got 2"},
+           {{{"out_dtype", text("float31")}}, "out_dtype gave the type 0, which is no dtype"},
+           {{{"opgraft_outputs", int64_t(0)}}, "has 1 inputs and 0 outputs, the most is "},
+       })
+    EXPECT_NE(said(attrs).find(": " + expected), std::string::npos) << expected << ": " << said(attrs);
 }
 TEST_P(Foreign, APinnedFileIsTheOneThatWasPinned) {
   try {
