@@ -146,7 +146,7 @@ stage_mindspore() {
     printf '%s\n' "$sum" >"$venv/.requirements.sha256"
   fi
   # Two processes, of about the same length; MindSpore writes files of its own into the working directory.
-  local half rc=0 some=("$ROOT"/tests/mindspore/test_ops.py) tests
+  local half rc=0 some=("$ROOT"/tests/mindspore/test_{ops,primitives}.py) tests
   for half in 0 1; do
     mkdir -p "$BUILD/mindspore/$half"
     tests=("${some[@]}")
