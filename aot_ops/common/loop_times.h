@@ -42,10 +42,9 @@ class LoopTimes {
     const int64_t ideal = a.ns - a.ns / threads;
     if (a.ns >= kLong) return ideal;
     const int64_t span = std::max(kSpan, int64_t(std::bit_ceil(uint64_t(8 * a.ns))));
-    switch (mixed(uint64_t(now / span)) >> 58) {
-      case 0: return ideal;
-      case 1: return 0;
-    }
+    const uint64_t one_of_64 = mixed(uint64_t(now / span)) >> 58;
+    if (one_of_64 == 1) return 0;
+    if (one_of_64 == 0 || (one_of_64 < 8 && s.count < kSure)) return ideal;
     // What brings less than a tenth of its time is not worth the other core.
     return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - a.ns / 10 - s.ns;
   }
@@ -75,6 +74,7 @@ class LoopTimes {
   };
   static constexpr uint64_t kTime = (1u << 24) - 1, kCounts = uint64_t(15) << 24;
   static constexpr uint64_t kFew = 4;
+  static constexpr uint64_t kSure = 15;  // the first runs may have met a neighbour: until then it is shared more often
   static uint64_t mixed(uint64_t h) { return h *= 0x9e3779b97f4a7c15u, h ^ h >> 32; }
 
   Time read(const std::atomic<uint64_t> &word) const {
@@ -84,7 +84,7 @@ class LoopTimes {
   }
   void write(std::atomic<uint64_t> &word, Time t) const {
     const auto ns = uint64_t(std::clamp<int64_t>(t.ns, 1, kTime));
-    word.store(key_ | std::min<uint64_t>(t.count, 15) << 24 | ns, std::memory_order_relaxed);
+    word.store(key_ | std::min(t.count, kSure) << 24 | ns, std::memory_order_relaxed);
   }
   // A quarter of the way, up by little: what held a loop up once is mostly not its own.
   void fold(std::atomic<uint64_t> &word, int64_t ns) const {

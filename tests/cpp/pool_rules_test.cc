@@ -75,7 +75,7 @@ TEST(PoolSpared, WorkersWakeWhereLoopsThatGainAddUp) {
 // A loop of 20 us that has run alone and shared; `gap`, `pause`: from it to the next loop, shared and alone.
 struct LoopTimesOf20us {
   LoopTimesOf20us(int64_t shared, int64_t gap, int64_t pause = 5000) {
-    for (int i = 0; i < 8; ++i) {
+    for (int i = 0; i < 16; ++i) {
       times.ran(true, 0, shared, shared + gap);
       times.ran(false, 0, 20'000, 20'000 + pause);
     }
@@ -97,6 +97,25 @@ TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_LT(LoopTimesOf20us(10'000, 19'000, 8000).gains(), 16) << "and by more than the loop itself takes";
   EXPECT_GT(LoopTimesOf20us(12'000, 1'100'000, 1'000'000).gains(), 240)
       << "a run with a long pause behind it does not count";
+}
+TEST(PoolLoopTimes, ALoopThatMetANeighbourInItsFirstRunsIsSharedSoon) {
+  constexpr int64_t kSpan = opgraft::LoopTimes::kSpan;
+  int loops = 0, shared = 0;
+  for (int64_t start = 1; start <= 32; ++start) {
+    opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+    opgraft::LoopTimes times(slots, &slots, 0, 100, 1);
+    for (int i = 0; i < 4; ++i) times.ran(true, 0, 40'000, 41'000);
+    for (int i = 0; i < 2; ++i) times.ran(false, 0, 20'000, 21'000);
+    const int64_t begin = 1000 * start * kSpan;
+    for (int64_t t = begin; t < begin + 64 * kSpan;) {
+      const bool share = times.gain(2, t) > 0;
+      const int64_t end = t + (share ? 12'000 : 20'000);
+      times.ran(share, t, end, end + 1000);
+      if (t > begin + 32 * kSpan) ++loops, shared += share;
+      t = end + 1000;
+    }
+  }
+  EXPECT_GT(shared, loops * 9 / 10) << "8 ms later, wherever it begins";
 }
 // Single calls, as when results are checked, then many in a row: the times of both would not compare.
 TEST(PoolLoopTimes, RunsWithLongPausesBehindThemSayNothingOfLoopsInARow) {
@@ -136,7 +155,7 @@ TEST(PoolLoopTimes, ATrialLastsForSeveralRunsOfALongLoop) {
 TEST(PoolLoopTimes, LoopsOfOneBodyAreToldApartByWhatTheyWorkOn) {
   opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
   const auto loop = [&](uint64_t sizes) { return opgraft::LoopTimes(slots, &slots, sizes, 8, 1); };
-  for (int i = 0; i < 8; ++i) loop(1).ran(true, 0, 30'000, 31'000), loop(1).ran(false, 0, 20'000, 21'000);
+  for (int i = 0; i < 16; ++i) loop(1).ran(true, 0, 30'000, 31'000), loop(1).ran(false, 0, 20'000, 21'000);
   int known = 0;
   for (int64_t i = 0; i < 256; ++i) known += loop(1).gain(2, i * opgraft::LoopTimes::kSpan) <= 0;
   EXPECT_GT(known, 240);
