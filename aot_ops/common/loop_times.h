@@ -72,9 +72,9 @@ class LoopTimes {
     int64_t ns;
     uint64_t count;
   };
-  static constexpr uint64_t kTime = (1u << 24) - 1, kCounts = uint64_t(15) << 24;
   static constexpr uint64_t kFew = 4;
   static constexpr uint64_t kSure = 15;  // the first runs may have met a neighbour: until then it is shared more often
+  static constexpr uint64_t kTime = (1u << 24) - 1, kCounts = kSure << 24;  // kSure: all bits of a count
   static uint64_t mixed(uint64_t h) { return h *= 0x9e3779b97f4a7c15u, h ^ h >> 32; }
 
   Time read(const std::atomic<uint64_t> &word) const {
