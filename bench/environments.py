@@ -1,6 +1,7 @@
 """The peers' virtual environments: .venv-torch and so on, in the repository's root, at pinned versions."""
 
 import hashlib
+import importlib.metadata
 import json
 import pathlib
 import subprocess
@@ -23,7 +24,7 @@ def find(names, install=False, peers=PEERS):
             python = ROOT / folder / "bin" / "python"
             found[name] = python if python.exists() else pathlib.Path(sys.executable)
             continue
-        found[name] = _python(folder, requirements, install)
+        found[name] = _python(folder, requirements, install) or _this(requirements)
         if not found[name]:
             print(f"{name} is not installed (--install does): its column stays empty", file=sys.stderr)
     return found
@@ -39,6 +40,18 @@ def plot(result, path, install=False):
         json.dump(result, file)
         file.flush()
         subprocess.run([str(python), str(HERE / "plot.py"), file.name, "-o", str(path)], check=True)
+
+
+def _this(requirements):
+    """The Python that runs this, where it has what `requirements` asks for at these versions; else None."""
+    for line in (HERE / "requirements" / requirements).read_text().split():
+        name, _, version = line.partition("==")
+        try:
+            if importlib.metadata.version(name) != version:
+                return None
+        except importlib.metadata.PackageNotFoundError:
+            return None
+    return pathlib.Path(sys.executable)
 
 
 def _python(folder, requirements, install):

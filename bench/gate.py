@@ -4,7 +4,8 @@ gate.py --small     rows of bench/rows beside their scalar twins and NumPy, one 
                     controller; fails where all ratios of a row are above their bounds in bench/gate.json in three
                     measurements (a slower operator moves all of them, a peer that had a bad moment its own)
 gate.py OLD NEW     compares two result files of `./build.sh bench`, of one machine, by the ratios (our time / a peer's,
-                    smaller is better) within each; fails where a row's grew by more than 10 %
+                    smaller is better) within each; fails where a row's grew by more than 10 %, or where a row of OLD
+                    is not in NEW (with --common it may be missing: one of the files has fewer rows on purpose)
 
 Exit code: 0 passed, 1 slower, 2 a file that cannot be compared.
 """
@@ -59,9 +60,10 @@ def read(file):
     return result
 
 
-def compare(old, new):
+def compare(old, new, common=False):
     """A row is slower where its ratios to the peers that both files have grew by more than LIMIT in the median: a peer
-    that had a bad moment moves one ratio, we move all. A row without a figure of ours in `new` alone is slower, too."""
+    that had a bad moment moves one ratio, we move all. A row without a figure of ours in `new` alone is slower, too;
+    so is one that is not there, unless `common`."""
     shared, rows = old["ratios"].keys() & new["ratios"].keys(), {}
     for name in old["ratios"]:  # in the file's order
         if name in shared:
@@ -82,6 +84,7 @@ def compare(old, new):
         only = {n.rpartition(" / ")[0] for n in ours["ratios"]} - rows.keys() - void(theirs)
         if only:
             print(f"only in {where}: {', '.join(sorted(only))}")
+            worse += where == "OLD" and not common
     return 1 if worse else 0
 
 
@@ -159,6 +162,7 @@ def small(names, out=None, write=False):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("files", nargs="*", metavar="FILE")
+    parser.add_argument("--common", action="store_true", help="OLD NEW: compare only the rows that both have")
     parser.add_argument("--small", action="store_true")
     parser.add_argument("--rows", nargs="+", choices=SMALL, metavar="ROW", default=SMALL, help="some rows of --small")
     parser.add_argument("--write", action="store_true", help=f"--small: bounds become {MARGIN} times what is measured")
@@ -167,7 +171,7 @@ def main():
     if bool(args.small) == bool(args.files) or (args.files and len(args.files) != 2):
         parser.error("give OLD and NEW, or --small")
     try:
-        return small(args.rows, args.out, args.write) if args.small else compare(*map(read, args.files))
+        return small(args.rows, args.out, args.write) if args.small else compare(*map(read, args.files), args.common)
     except Unusable as e:
         print(f"gate.py: {e}", file=sys.stderr)
         return 2

@@ -119,12 +119,23 @@ def measure_row(row, peers, folder, effort, other=None):
 
 
 def interrupt(*_):
+    for s in (signal.SIGINT, signal.SIGTERM):  # the next one ends the program
+        signal.signal(s, signal.SIG_DFL)
     raise KeyboardInterrupt
 
 
-def measure(chosen, peers, effort, result):
-    """Fills in result's peers, rows and ratios; False where it was interrupted (the rows up to there are kept). Ends
-    the peers."""
+def write(file, text):
+    """As a whole or not at all."""
+    if file.exists() and not file.is_file():  # such as /dev/stdout
+        return file.write_text(text)
+    part = file.with_name(file.name + ".part")
+    part.write_text(text)
+    part.replace(file)
+
+
+def measure(chosen, peers, effort, result, keep=lambda: None):
+    """Fills in result's peers, rows and ratios, and calls keep() after each row; False where it was interrupted (the
+    rows up to there are kept). Ends the peers."""
     for s in (signal.SIGINT, signal.SIGTERM):
         signal.signal(s, interrupt)
     begin, table = time.monotonic(), {r.name: r for r in rows()}
@@ -140,6 +151,7 @@ def measure(chosen, peers, effort, result):
                 figures, traffic = measure_row(row, peers, folder, effort, table.get(row.against))
                 result["rows"][row.name] = summary = report.summary(row, figures, traffic)
                 result["ratios"] |= {f"{row.name} / {p}": ratio for p, ratio in summary["by peer"].items()}
+                keep()
         return True
     except KeyboardInterrupt:
         print("interrupted: the table has the rows up to here", file=sys.stderr)
@@ -147,6 +159,10 @@ def measure(chosen, peers, effort, result):
     finally:
         for peer in peers:
             peer.close()
+
+
+def as_json(result):
+    return json.dumps(result, indent=2)
 
 
 def choose(patterns, quick):
@@ -198,14 +214,18 @@ def main():
               "rows": {}, "ratios": {}}  # fmt: skip
     with open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
         peers = [Peer(name, python, args.threads, args.simd, log) for name, python in pythons.items() if python]
-        finished = measure(chosen, peers, effort, result)
-    result["machine"] = machine.describe(args.threads, result["machine"])
-    text = report.short(result) + "\n\n" + report.wide(result)
-    print(text)
-    if args.json:
-        args.json.write_text(json.dumps(result, indent=2) + "\n")
-    if args.markdown:
-        args.markdown.write_text(text + "\n")
+
+        def keep(whole=False):
+            """What is measured survives whatever comes later."""
+            for file, text in ((args.json, as_json), (args.markdown, report.text)):
+                if file and (whole or not file.exists() or file.is_file()):
+                    write(file, text(result) + "\n")
+
+        finished = measure(chosen, peers, effort, result, keep)
+    if finished:
+        result["machine"] = machine.describe(args.threads, result["machine"])
+    keep(whole=True)
+    print(report.text(result))
     if args.plot and result["rows"]:
         environments.plot(result, args.plot, args.install)
     void = [n for n, r in result["rows"].items() if "min" not in r["figures"].get("opgraft", {"min": 0})]

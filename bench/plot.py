@@ -82,7 +82,7 @@ def draw(result, path):
     machine = result["machine"]
     figure.suptitle(f"{machine['cpu']}, {machine['simd']}, {result['threads']} threads each", fontsize=10, y=0.995)
     figure.tight_layout(rect=(0, 0, 1, 0.99))  # leaves room for the names below
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, bbox_inches="tight")
     plt.close(figure)
 
 

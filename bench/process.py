@@ -5,7 +5,9 @@ import os
 import pathlib
 import signal
 import subprocess
+import threading
 
+PATIENCE = 900  # seconds for one answer; a scalar twin's largest product takes a tenth of that
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
@@ -25,16 +27,22 @@ class Process:
         if self.process.poll() is not None:
             return {"missing": f"the process ended with {self.process.returncode}"}
         os.killpg(self.process.pid, signal.SIGCONT)
+        hung = threading.Timer(PATIENCE, self.process.kill)
+        hung.start()
         try:
             self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
             line = self.process.stdout.readline()
-        except BrokenPipeError:
-            line = ""
-        if not line:
+            answer = json.loads(line) if line else None
+        except (BrokenPipeError, ValueError):  # an answer may be cut off
+            answer = None
+            self.process.kill()
+        finally:
+            hung.cancel()
+        if answer is None:
             return {"missing": f"the process ended with {self.process.wait()}"}
         os.killpg(self.process.pid, signal.SIGSTOP)
-        return json.loads(line)
+        return answer
 
     def close(self):
         if self.process.poll() is None:

@@ -129,6 +129,10 @@ def short(result):
     return text + ("\n\nRows against rows of ours:\n\n" + "\n".join(pairs) if pairs else "")
 
 
+def text(result):
+    return short(result) + "\n\n" + wide(result)
+
+
 def wide(result):
     """Every peer's minimum and median, and why one has none."""
     lines, notes = [], {}

@@ -28,6 +28,7 @@ def serve(answers, handle, missing):
             answer = {"missing": str(e)}
         except Exception as e:  # noqa: BLE001 - a peer's failure is a figure that is missing, with its reason
             traceback.print_exc()
-            first = str(e).strip().splitlines()[0] if str(e).strip() else ""
+            # MindSpore's begin with a line of hyphens.
+            first = next((line.strip("- ") for line in str(e).splitlines() if line.strip("- ")), "")
             answer = {"missing": f"{type(e).__name__}: {first}"[:200]}
         print(json.dumps(answer), file=answers, flush=True)

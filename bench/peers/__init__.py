@@ -14,7 +14,7 @@ class Missing(Exception):
 PEERS = {
     "opgraft": (".venv", None, "opgraft_peer"),
     "twin": (".venv", None, "twin_peer"),
-    "numpy": (".venv", None, "numpy_peer"),
+    "numpy": (".venv-numpy", "numpy.txt", "numpy_peer"),
     "torch": (".venv-torch", "torch.txt", "torch_peer"),
     "torch.compile": (".venv-torch", "torch.txt", "torch_compile_peer"),
     "onnxruntime": (".venv-onnxruntime", "onnxruntime.txt", "onnxruntime_peer"),

@@ -31,7 +31,8 @@ def build(row, inputs, weights, threads, mode=mindspore.GRAPH_MODE):
             return function(*x)
 
     net = Net().set_train(False)
-    given = [tensor(a) for a in [*inputs, *weights]]
+    held = [tensor(a) for a in weights]
+    given = [*map(tensor, inputs), *row.prepare.get("mindspore", lambda *w: w)(*held)]
     if mode == mindspore.GRAPH_MODE:
         net.compile(*given)
     last = []

@@ -44,23 +44,25 @@ def initializer(a, name):
     return numpy_helper.from_array(a, name)
 
 
-def model(row, inputs, weights, shapes):
-    """Serialised; `shapes` are those of the outputs."""
-    if row.onnx is None:
-        raise Missing(row.missing.get("onnx", "no ONNX form"))
+def model(row, inputs, weights, peer):
+    """(the model, the inputs' names, the outputs'); where row.sparse, its weights are inputs behind the others."""
+    if row.onnx is None or peer in row.missing:
+        raise Missing(row.missing.get(peer) or row.missing.get("onnx", "no ONNX form"))
     g = Graph(row.dtype)
     names = [f"x{k}" for k in range(len(inputs))]
     held = [f"w{k}" for k in range(len(weights))]
     outputs = as_list(row.onnx(g, *names, *held))
+    sparse = weights if row.sparse else []
     graph = helper.make_graph(
         g.nodes,
         "row",
-        [helper.make_tensor_value_info(n, TYPES[a.dtype.name], a.shape) for n, a in zip(names, inputs)],
+        [helper.make_tensor_value_info(n, TYPES[a.dtype.name], a.shape) for n, a in zip(names, inputs)]
+        + [helper.make_sparse_tensor_value_info(n, TYPES[w.dtype.name], w.shape) for n, w in zip(held, sparse)],
         [onnx.ValueInfoProto(name=n) for n in outputs],
-        [initializer(w, n) for n, w in zip(held, weights)] + g.constants,
+        [initializer(w, n) for n, w in zip(held, [] if row.sparse else weights)] + g.constants,
     )
     made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET),
                                                    helper.make_opsetid("com.microsoft", 1)])  # fmt: skip
     made.ir_version = 10
     made = onnx.shape_inference.infer_shapes(made)
-    return made, names, outputs
+    return made, names + held[: len(sparse)], outputs

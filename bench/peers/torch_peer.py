@@ -27,13 +27,18 @@ def build(row, inputs, weights, threads, wrap=lambda f: f):
     if row.torch is None:
         raise Missing(row.missing.get("torch", "no torch form"))
     torch.set_num_threads(threads)
-    given = [tensor(a) for a in [*inputs, *weights]]
-    with torch.inference_mode():
-        function = wrap(row.torch(torch))
+    held = [tensor(a) for a in weights]
+    given = [*map(tensor, inputs), *row.prepare.get("torch", lambda *w: w)(*held)]
+    function, mode = row.torch(torch), torch.inference_mode
+    if hasattr(function, "forward"):  # a gradient: autograd works outside of that mode, on what the forward kept
+        function.forward, mode = wrap(function.forward), torch.enable_grad
+    else:
+        with mode():
+            function = wrap(function)
     last = []
 
     def run():
-        with torch.inference_mode():
+        with mode():
             last[:] = as_list(function(*given))
 
     return run, lambda: [array(t.detach()) for t in last]

@@ -41,13 +41,17 @@ class Row:
     target_against: float | None = None  # at most this share of it
     quick: bool = False  # measured by --quick, too
     extra: bool = False  # measured only where it is asked for by its name's beginning
+    sparse: bool = False  # peers that read ONNX get the weights as sparse matrices
     note: str = ""
 
     # The peers. None: the peer cannot say this row, and `missing` says why.
     numpy: Callable | None = None  # (*inputs, *weights) -> array or list: as a NumPy user writes it
-    torch: Callable | None = None  # (torch) -> f(*inputs, *weights), tensors; compiled, too
+    # (torch) -> f(*inputs, *weights), tensors; compiled, too: all of it or, where it is a gradient, its `forward`
+    torch: Callable | None = None
     onnx: Callable | None = None  # (g, *names) -> name or names of the outputs; for ONNX Runtime and OpenVINO
     mindspore: Callable | None = None  # (mindspore) -> f(*inputs, *weights)
+    # {"torch" or "mindspore": f(*weights as its tensors) -> list of tensors}: what it is given in their place
+    prepare: dict = field(default_factory=dict)
     opgraft: Callable | None = None  # (opgraft) -> f(*inputs, *weights) traced as a Cell, in place of `op` alone
     cell: Callable | None = None  # (opgraft) -> a Cell that takes the inputs and holds the weights, in place of both
     missing: dict = field(default_factory=dict)  # peer: why it has no figure

@@ -114,6 +114,41 @@ def torch_model(torch):
     return model
 
 
+def mindspore_model(ms):
+    ops, nn = ms.ops, ms.mint.nn.functional
+
+    def model(ids, mask, positions, *weights):
+        w = dict(zip(NAMES, weights))
+        batch, length = ids.shape
+
+        def norm(x, at):
+            return nn.layer_norm(x, (WIDTH,), w[at + ".weight"], w[at + ".bias"], EPSILON)
+
+        def dense(x, at):
+            return ops.dense(x, w[at + ".weight"], w[at + ".bias"])
+
+        def split(x):
+            return x.reshape(batch, length, HEADS, WIDTH // HEADS).transpose(0, 2, 1, 3)
+
+        x = ops.gather(w[NAMES[0]], ids, 0) + ops.gather(w[NAMES[1]], positions, 0) + w[NAMES[2]][0]
+        x = norm(x, "embeddings.LayerNorm")
+        kept = mask.astype(x.dtype)
+        hidden = (1.0 - kept).reshape(batch, 1, 1, length) * -10000.0
+        for k in range(LAYERS):
+            at = f"encoder.layer.{k}."
+            q, key, v = (split(dense(x, at + part)) for part in DENSE[:3])
+            scores = ops.bmm(q, key.transpose(0, 1, 3, 2)) * (WIDTH // HEADS) ** -0.5 + hidden
+            mixed = ops.bmm(ops.softmax(scores, -1), v).transpose(0, 2, 1, 3).reshape(batch, length, WIDTH)
+            x = norm(dense(mixed, at + DENSE[3]) + x, at + "attention.output.LayerNorm")
+            h = dense(ops.gelu(dense(x, at + DENSE[4]), approximate="none"), at + DENSE[5])
+            x = norm(h + x, at + "output.LayerNorm")
+        weight = kept.reshape(batch, length, 1)
+        pooled = (x * weight).sum(1) / weight.sum(1)
+        return pooled / ops.sqrt((pooled * pooled).sum(-1, keepdims=True))
+
+    return model
+
+
 def onnx_model(g, ids, mask, positions, *weights):
     """As torch's exporter writes it, with LayerNormalization and Gelu as the operators they are since opset 20."""
     w = dict(zip(NAMES, weights))
@@ -205,7 +240,7 @@ def rows_of(batch, length, gain):
         op="", inputs=tokens(batch, length), exact=exact, weights=stored,
         # Embeddings of unit length, float32 through 6 layers.
         rtol=0.0, atol=1e-5, flops=count + 4.0 * length * WIDTH * LAYERS * batch * length, bytes=42.6e6,
-        torch=torch_model, missing={"numpy": "not written", "mindspore": "not written"},
+        torch=torch_model, mindspore=mindspore_model, missing={"numpy": "NumPy has no erf"},
     )  # fmt: skip
     return [
         Row(name, **common, target=1.0, quick=batch == 1, cell=grafted, onnx=onnx_model, against=f"{name} plain",

@@ -166,19 +166,51 @@ def slopes_of_softmax(rng):
     return [dy, softmax(x)]
 
 
-def torch_gradient(torch, forward, x, gamma, dy):
-    """torch's backward alone: the forward, with what it saves, is kept from the first call."""
-    kept = []
+class TorchGradient:
+    """torch's backward alone, of `forward(x, *parameters)`: the forward, with what it saves, is kept from the first
+    call. `x`, `parameters`: positions among the row's arrays, -1: zeros like the last; `dy`: the slope's."""
 
-    def f(*given):
-        with torch.inference_mode(False), torch.enable_grad():
-            if not kept:
-                wanted = [given[i].clone().requires_grad_() for i in (x, gamma)]
-                if forward is torch.nn.functional.layer_norm:
-                    wanted.append(torch.zeros_like(wanted[1]).requires_grad_())
-                n = (given[x].shape[-1],)
-                kept[:] = [wanted, forward(wanted[0], n, *wanted[1:], 1e-5 if len(wanted) == 2 else 1e-7)]
-            return torch.autograd.grad(kept[1], kept[0], given[dy], retain_graph=True)
+    def __init__(self, torch, forward, x, parameters, dy):
+        self.torch, self.forward, self.places, self.dy, self.kept = torch, forward, (x, *parameters), dy, None
+        import torch._functorch.config as compiled
+
+        compiled.donated_buffer = False  # what is kept serves more than once
+
+    def __call__(self, *given):
+        if self.kept is None:
+            wanted = []
+            for i in self.places:
+                wanted.append((given[i].clone() if i >= 0 else self.torch.zeros_like(wanted[-1])).requires_grad_())
+            self.kept = self.forward(*wanted), wanted
+        return self.torch.autograd.grad(*self.kept, given[self.dy], retain_graph=True)
+
+
+def torch_rms_gradient(torch):
+    return TorchGradient(torch, torch_rms(torch), 1, (2,), 0)
+
+
+def torch_layer_gradient(torch):
+    def forward(x, gamma, beta):
+        return torch.nn.functional.layer_norm(x, (x.shape[-1],), gamma, beta, 1e-7)
+
+    return TorchGradient(torch, forward, 0, (4, -1), 1)
+
+
+def mindspore_rms_gradient(ms):
+    """It has no RmsNormGrad on CPU: its own derivative of the formula."""
+    gradient = ms.ops.GradOperation(get_all=True, sens_param=True)(mindspore_rms(ms))
+
+    def f(dy, x, gamma):
+        return gradient(x, gamma, dy)
+
+    return f
+
+
+def mindspore_softmax_gradient(ms):
+    """It has no SoftmaxBackward on CPU: the formula."""
+
+    def f(dy, y):
+        return y * (dy - (dy * y).sum(-1, keepdims=True))
 
     return f
 
@@ -208,7 +240,6 @@ ROWS = [
             rtol=loose(4096, dtype), atol=1e-30, attrs={"epsilon": 1e-5}, dtype=dtype, flops=4 * m * 4096,
             target=0.6 if m == 1 else 0.9, mindspore_target=3.2, quick=dtype == "float32" and m == 512,
             numpy=rms if dtype == "float32" else None, torch=torch_rms, onnx=onnx_rms, mindspore=mindspore_rms,
-            missing={"openvino": "the operator is ONNX Runtime's own"},
         )
         for m, dtype, suffix in ((1, "float32", ""), (512, "float32", ""), (512, "bfloat16", " bf16"))
     ),
@@ -217,7 +248,6 @@ ROWS = [
         rtol=loose(4096) + 2 * U, atol=8 * U, attrs={"epsilon": 1e-5}, flops=5 * 512 * 4096,
         target=0.9, mindspore_target=3.2,
         numpy=add_rms, torch=torch_add_rms, onnx=skip("SkipSimplifiedLayerNormalization"), mindspore=mindspore_add_rms,
-        missing={"openvino": "the operator is ONNX Runtime's own"},
     ),
     Row(
         # As RMSNorm, but the mean's part is absolute: of rows that are about 4 at most.
@@ -256,7 +286,7 @@ ROWS = [
         flops=4 * 12 * 128 * 128, target=1.0,
         numpy=lambda dy, y: y * (dy - (dy * y).sum(-1, keepdims=True)),
         torch=lambda torch: lambda dy, y: torch.ops.aten._softmax_backward_data(dy, y, -1, torch.float32),
-        missing={"onnx": "ONNX has no gradients", "mindspore": "SoftmaxBackward is not there on CPU"},
+        mindspore=mindspore_softmax_gradient, missing={"onnx": "ONNX has no gradients"},
     ),
     # Sums over 512 rows of numbers about 1: their partial sums reach 5 sqrt(512), and roundings, which come as they
     # like, add up to sqrt(512) of them: 2^-12.6.
@@ -264,15 +294,12 @@ ROWS = [
         "RMSNorm backward 512x4096", "FusedRmsNormGrad", normal((512, 4096), (512, 4096)), rms_gradient,
         weights=shifted((4096,)), rtol=loose(4096), atol=2.0**-12, attrs={"epsilon": 1e-5}, flops=12 * 512 * 4096,
         target=0.9, numpy=rms_gradient,
-        torch=lambda torch: torch_gradient(torch, torch.nn.functional.rms_norm, 1, 2, 0),
-        missing={"torch.compile": "autograd is not traced", "onnx": "ONNX has no gradients",
-                 "mindspore": "RmsNormGrad is not there on CPU"},
+        torch=torch_rms_gradient, mindspore=mindspore_rms_gradient, missing={"onnx": "ONNX has no gradients"},
     ),
     Row(
         "LayerNorm backward 512x1024", "LayerNormGrad", with_statistics, layer_gradient, weights=shifted((1024,)),
         rtol=loose(1024), atol=2.0**-12, attrs={"epsilon": 1e-7}, flops=14 * 512 * 1024, target=0.9,
         mindspore_target=2.5, numpy=layer_gradient, mindspore=mindspore_layer_gradient,
-        torch=lambda torch: torch_gradient(torch, torch.nn.functional.layer_norm, 0, 4, 1),
-        missing={"torch.compile": "autograd is not traced", "onnx": "ONNX has no gradients"},
+        torch=torch_layer_gradient, missing={"onnx": "ONNX has no gradients"},
     ),
 ]  # fmt: skip

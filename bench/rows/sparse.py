@@ -48,15 +48,17 @@ def ours(opgraft):
     return lambda x, w: opgraft.ops.primitive("SparseMatMul", w, x, a_is_sparse=True)
 
 
-def torch_csr(torch):
-    made = []  # once, as the weights of a model are
+def torch_sparse(block):
+    """Rows of single elements (CSR) or of blocks (BSR), with indices that MKL reads as they are."""
 
-    def f(x, w):
-        if not made:
-            made.append(w.to_sparse_csr())
-        return made[0] @ x
+    def prepare(w):
+        import torch
 
-    return f
+        s = w.to_sparse_csr() if block == 1 else w.to_sparse_bsr((block, block))
+        of = torch.sparse_csr_tensor if block == 1 else torch.sparse_bsr_tensor
+        return [of(s.crow_indices().int(), s.col_indices().int(), s.values(), s.shape)]
+
+    return prepare
 
 
 def mindspore_matmul(ms):
@@ -66,14 +68,32 @@ def mindspore_matmul(ms):
     return f
 
 
-def pair(name, pattern, density, gain, fullest, quick=False):
+def mindspore_sparse(ms):
+    product = ms.ops.SparseTensorDenseMatmul()
+
+    def f(x, indices, values):
+        return product(indices, values, (N, N), x)
+
+    return f
+
+
+def coordinates(w):
+    import mindspore as ms
+
+    w = w.asnumpy()
+    return [ms.Tensor(np.argwhere(w)), ms.Tensor(w[w != 0])]
+
+
+def pair(name, pattern, density, gain, fullest, quick=False, block=1):
     """The rows of one matrix; gain: how many times as fast as the best dense product it is to be; fullest: at most this
-    share of a row is not zero."""
+    share of a row is not zero; block: what is not zero comes in squares of so many rows."""
     # Roundings of a sum of n products with variance 1 add up as a random walk with the deviation 2^-24 n / sqrt(6); 16
     # of these, as the largest of half a million sums are themselves 5 deviations off.
     common = dict(
         op="", inputs=dense_operand, weights=weights(pattern), exact=lambda x, w: w @ x, rtol=0.0,
         atol=16 * 2.0**-24 * fullest * N / 6**0.5, flops=2.0 * density * N * N * COLUMNS, opgraft=ours,
+        # Values, an index for each block of them, where each row of blocks begins; x and y.
+        bytes=4.0 * (density * N * N * (1 + 1 / block**2) + N / block + 1 + 2 * N * COLUMNS),
     )  # fmt: skip
     return [
         Row(
@@ -86,8 +106,10 @@ def pair(name, pattern, density, gain, fullest, quick=False):
         ),
         Row(
             f"SparseMatMul {name} beside CSR", **common, target=0.7, note="peers: products of a sparse matrix",
-            torch=torch_csr,
-            missing=dict.fromkeys(("numpy", "onnxruntime", "openvino"), "has no product of a sparse matrix"),
+            torch=lambda torch: lambda x, w: w @ x, sparse=True,
+            onnx=lambda g, x, w: g.node("SparseToDenseMatMul", w, x, domain="com.microsoft"),
+            mindspore=mindspore_sparse, prepare={"torch": torch_sparse(block), "mindspore": coordinates},
+            missing=dict.fromkeys(("numpy", "openvino"), "has no product of a sparse matrix"),
         ),
     ]  # fmt: skip
 
@@ -97,6 +119,6 @@ ROWS = [
     *pair("10 %", random(0.1), 0.1, 3.14, 0.14, quick=True),
     *pair("20 %", random(0.2), 0.2, 2.05, 0.25),
     *pair("30 %", random(0.3), 0.3, 1.61, 0.36),
-    *pair("5 % in blocks of 16", blocks(0.05, 16), 0.05, 4.43, 0.2),
+    *pair("5 % in blocks of 16", blocks(0.05, 16), 0.05, 4.43, 0.2, block=16),
     *pair("10 % Zipf rows", zipf(0.1), 0.1, 3.14, 1.0),
 ]

@@ -17,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import environments  # noqa: E402
 import operators  # noqa: E402
+import process  # noqa: E402
 import report  # noqa: E402
 from peers import PEERS  # noqa: E402
 from rows import Row, load, rows, save  # noqa: E402
@@ -278,15 +279,39 @@ def test_an_interrupt_keeps_the_rows_measured_so_far(tmp_path, number):
     out = tmp_path / "a.json"
     command = [sys.executable, str(ROOT / "bench" / "operators.py"), "--peers", "opgraft", "numpy", "--json", str(out),
                "--rows", NAME, "RMSNorm", "RoPE", "Softmax", "--rounds", "2"]  # fmt: skip
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in process.stderr:
+    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    for line in running.stderr:
         if line.startswith("[2/"):
             break
-    process.send_signal(number)
-    text, said = process.communicate(timeout=60)
-    assert process.returncode == 130 and "interrupted" in said
+    running.send_signal(number)
+    text, said = running.communicate(timeout=60)
+    assert running.returncode == 130 and "interrupted" in said
     kept = json.loads(out.read_text())["rows"]
     assert kept and len(kept) < 10 and all(f"| {name} " in text for name in kept)
+
+
+def test_a_killed_benchmark_keeps_the_rows_it_had(tmp_path):
+    out, table = tmp_path / "a.json", tmp_path / "a.md"
+    command = [sys.executable, str(ROOT / "bench" / "operators.py"), "--peers", "opgraft", "numpy", "--json", str(out),
+               "--markdown", str(table), "--rows", NAME, "RMSNorm", "RoPE", "--rounds", "2"]  # fmt: skip
+    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    for line in running.stderr:
+        if line.startswith("[3/"):
+            break
+    running.kill()
+    running.wait()
+    kept = json.loads(out.read_text())["rows"]
+    assert NAME in kept and "min" in kept[NAME]["figures"]["numpy"] and f"| {NAME} " in table.read_text()
+
+
+@pytest.mark.parametrize("code", ["print('{\"secon', flush=True); sys.stdin.read()", "time.sleep(60)"],
+                         ids=["cut off", "none"])  # fmt: skip
+def test_a_peer_whose_answer_does_not_come_is_ended_and_its_figure_is_missing(code, monkeypatch):
+    monkeypatch.setattr(process, "PATIENCE", 3)
+    code = f"import sys, time; sys.stdin.readline(); {code}"
+    peer = process.Process([sys.executable, "-c", code], 1, subprocess.DEVNULL)
+    assert peer.ask(do="version") == {"missing": "the process ended with -9"}
+    peer.close()
 
 
 def test_a_killed_benchmark_leaves_no_stopped_peers():

@@ -14,12 +14,12 @@ from rows import rows  # noqa: E402
 
 @pytest.fixture
 def compare(tmp_path, monkeypatch, capsys):
-    """Runs `gate.py OLD NEW` on two texts or objects: (code, stdout, stderr)."""
+    """Runs `gate.py OLD NEW [OPTION...]` on two texts or objects: (code, stdout, stderr)."""
 
-    def run(old, new):
+    def run(old, new, *options):
         for name, content in (("old", old), ("new", new)):
             (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
-        monkeypatch.setattr(sys, "argv", ["gate.py", str(tmp_path / "old"), str(tmp_path / "new")])
+        monkeypatch.setattr(sys, "argv", ["gate.py", str(tmp_path / "old"), str(tmp_path / "new"), *options])
         return (gate.main(), *capsys.readouterr())
 
     return run
@@ -42,9 +42,11 @@ def test_a_slow_machine_and_one_peer_that_had_a_bad_moment_do_not_fail_it(compar
     assert compare(OLD, {"ratios": OLD["ratios"] | {"a / torch": 2.0, "a / numpy": 2.0}})[0] == 1
 
 
-def test_a_row_missing_in_one_file_is_named_and_a_void_one_fails(compare):
+def test_a_row_that_is_gone_is_named_and_fails_and_so_does_a_void_one(compare):
     new = {"ratios": {k: v for k, v in OLD["ratios"].items() if k[0] == "a"}}
     code, out, _ = compare(OLD, new)
+    assert code == 1 and "only in OLD: b" in out
+    code, out, _ = compare(OLD, new, "--common")  # a run of some rows
     assert code == 0 and "only in OLD: b" in out
     wrong = {"rows": {"b": {"figures": {"opgraft": {"wrong": "differs in 3"}, "numpy": {"min": 1.0}}}}}
     code, out, _ = compare(OLD, new | wrong)
