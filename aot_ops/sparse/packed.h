@@ -22,6 +22,7 @@
 namespace opgraft::sparse {
 
 constexpr int kGroupRows = 4;
+constexpr int kStepsAhead = 8;  // whose rows of the dense operand a joint group fetches; so many lie behind the last
 
 struct Step {  // one entry of each of the four rows; a joint group's column is k[0]
   float v[kGroupRows];
@@ -62,13 +63,29 @@ inline int64_t processors() {
 // Columns of a block. `strip_bytes`: of one row of the dense operand's strip; a block of them lies in L1. `entries`: of
 // a row, in the mean. Each block reads and writes the sums of the rows, which lie in L2: where a row has few entries
 // blocks are longer, until it has twelve in each, or their strip is four times L1's share (with 0.5, 1, 2, 3 and 5 % of
-// 2048 x 2048 by 256 on Emerald Rapids 0.89, 0.85, 0.83, 0.87 and 0.90 of the time).
-inline int32_t block_length(int64_t strip_bytes, int64_t columns, double entries) {
+// 2048 x 2048 by 256 on Emerald Rapids 0.89, 0.85, 0.83, 0.87 and 0.90 of the time). Rows that share their columns read
+// few rows of the strip, one after another, and fetch them ahead: a block of them is as long as half of L2.
+inline int32_t block_length(int64_t strip_bytes, int64_t columns, double entries, bool shared) {
+  constexpr int64_t kMost = 1 << 15;  // as Step has it
   const int64_t in_l1 = std::clamp<int64_t>(caches().l1 * 7 / 10 / strip_bytes / 16 * 16, 32, 512);
+  const int64_t in_l2 = std::clamp<int64_t>(caches().l2 / 2 / strip_bytes, in_l1, kMost);
   const double filled = 12 * double(columns) / std::max(entries, 1.0);
-  const int64_t length = std::clamp(int64_t(std::min(filled, 1e6)) / 16 * 16, in_l1, 4 * in_l1);
+  const int64_t length = shared ? in_l2 : std::clamp(int64_t(std::min(filled, 1e6)) / 16 * 16, in_l1, 4 * in_l1);
   const int64_t blocks = std::max<int64_t>(1, (columns + length - 1) / length);
   return int32_t(std::max<int64_t>(1, (columns + blocks - 1) / blocks));
+}
+
+// Whether over all rows joint groups are the cheaper ones.
+inline bool shares_columns(const Csr &m) {
+  std::vector<int64_t> seen(size_t(m.columns_count), -1);
+  int64_t joint = 0;
+  for (int64_t r = 0; r < m.rows; ++r)
+    for (int64_t i = m.begin[size_t(r)]; i < m.begin[size_t(r) + 1]; ++i) {
+      int64_t &last = seen[size_t(m.columns[size_t(i)])];
+      joint += last != r / kGroupRows;
+      last = r / kGroupRows;
+    }
+  return double(joint) < kSlicedStep / kGroupRows * double(m.nonzeros());
 }
 
 // Decides what the packed form of a tidy matrix looks like, then writes it.
@@ -111,7 +128,7 @@ class Packer {
     if (strategy_ == kDense) return (sizeof(Packed) + 63) / 64 * 64;
     const int64_t cells = tasks_ * blocks_;
     const uint64_t groups = uint64_t((m_.rows * blocks_) / kGroupRows + cells + joint_rows());
-    const uint64_t steps = uint64_t(joint_steps_ + m_.nonzeros() / kGroupRows + cells * block_);
+    const uint64_t steps = uint64_t(joint_steps_ + m_.nonzeros() / kGroupRows + cells * block_ + kStepsAhead);
     const uint64_t all = sizeof(Packed) + 8 * uint64_t(tasks_ + 1 + cells + 1) + 4 * uint64_t(m_.rows) +
                          groups * sizeof(Group) + steps * sizeof(Step) + 5 * 64;
     return (all + 63) / 64 * 64;
@@ -168,9 +185,10 @@ class Packer {
     task_begin[tasks_] = written;
     group_begin[tasks_ * blocks_] = int64_t(groups.size());
     p.groups = room(int64_t(groups.size() * sizeof(Group)));
-    p.steps = room(steps * int64_t(sizeof(Step)));
+    p.steps = room((steps + kStepsAhead) * int64_t(sizeof(Step)));
     if (!groups.empty()) std::memcpy(blob + p.groups, groups.data(), groups.size() * sizeof(Group));
     auto *to = reinterpret_cast<Step *>(blob + p.steps);
+    std::memset(static_cast<void *>(to + steps), 0, kStepsAhead * sizeof(Step));
     for (size_t g = 0; g < groups.size(); ++g) fill(groups[g], cells.data() + g * kGroupRows, to + groups[g].at);
   }
 

@@ -17,6 +17,7 @@ namespace opgraft::HWY_NAMESPACE {
 
 using sparse::Group;
 using sparse::kGroupRows;
+using sparse::kStepsAhead;
 using sparse::Step;
 using SpmmVec = hn::Vec<hn::ScalableTag<float>>;
 
@@ -76,6 +77,9 @@ HWY_INLINE void Joint(const Group &g, const Step *HWY_RESTRICT steps, const floa
     const Step *s = steps;
     for (int32_t i = g.steps; i > 0; --i, ++s) {
       const float *from = d + size_t(s->k[0]) * size_t(V * kSpmmLanes) + first * kSpmmLanes;
+      const float *next = d + size_t(s[kStepsAhead].k[0]) * size_t(V * kSpmmLanes) + first * kSpmmLanes;
+#pragma GCC unroll 4
+      for (int v = 0; v < kAtOnce; ++v) __builtin_prefetch(next + v * kSpmmLanes);
       SpmmVec x[kAtOnce];
 #pragma GCC unroll 4
       for (int v = 0; v < kAtOnce; ++v) x[v] = hn::LoadU(df, from + v * kSpmmLanes);

@@ -60,7 +60,9 @@ struct Layout {
   int64_t all_sums() const { return strips.padded * rows; }
 };
 
-int32_t block_of(int64_t inner, double entries) { return block_length(StripWidth_simd()() * 4, inner, entries); }
+int32_t block_of(int64_t inner, double entries, bool shared = false) {
+  return block_length(StripWidth_simd()() * 4, inner, entries, shared);
+}
 
 // Whether the sums may lie in y: float32 by whole vectors and lines, and rows so close that those of a task do not meet
 // in the same sets of L2.
@@ -80,7 +82,8 @@ uint64_t workspace_bytes(const Product &p, int64_t threads) {
 }
 
 Packing::Packing(Csr &m, bool may_be_dense)
-    : packer_((tidy(m), m), block_of(m.columns_count, double(m.nonzeros()) / double(std::max<int64_t>(m.rows, 1))),
+    : packer_((tidy(m), m),
+              block_of(m.columns_count, double(m.nonzeros()) / double(std::max<int64_t>(m.rows, 1)), shares_columns(m)),
               may_be_dense) {}
 
 void multiply(Context &c, const Product &p, const Packed &s) {
