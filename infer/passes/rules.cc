@@ -60,14 +60,15 @@ std::vector<Rule> rules_of(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
   // ones, so that a fused op is built up from what is already fused; but a rule for sparse constants, which hold for
   // few graphs and gain more there, before all of its level. Before all of them those that merely spell another
-  // primitive as one that patterns are made of: MatMul for MatMulExt. After all of them those of siblings, any that
-  // share an input, of which each may be what another rule is for.
+  // primitive as one that patterns are made of, MatMul for MatMulExt, and then those that take in what lies before
+  // such a one: a Transpose. After all of them those of siblings, any that share an input, of which each may be what
+  // another rule is for.
   struct Sized {
     Rule rule;
     std::string op;
     std::set<std::string> calls;
     size_t size, level = 0;
-    bool sparse = false, siblings = false;
+    bool sparse = false, siblings = false, itself = false;  // itself: the op's own call is what it replaces
   };
   std::vector<Sized> all;
   std::set<std::string> grafts, fusing, called;
@@ -85,7 +86,8 @@ std::vector<Rule> rules_of(const Registry &registry) {
         if (c.op != op->name()) called.insert(c.op);
       }
       grafts.insert(op->name());
-      if (p.calls.size() > 1) fusing.insert(op->name());
+      all.back().itself = p.calls[size_t(p.results[0].node)].op == op->name();
+      if (p.calls.size() > 1 && !all.back().itself) fusing.insert(op->name());
     }
   }
   auto spells = [&](const std::string &op) { return called.count(op) && grafts.count(op) && !fusing.count(op); };
@@ -106,7 +108,9 @@ std::vector<Rule> rules_of(const Registry &registry) {
       grown[s.op] = std::max(grown[s.op], s.level);
     }
   std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) {
-    return std::tuple(a.siblings, a.level, !a.sparse, b.size) < std::tuple(b.siblings, b.level, !b.sparse, a.size);
+    const bool late_a = a.itself && a.level == 0, late_b = b.itself && b.level == 0;
+    return std::tuple(a.siblings, a.level, late_a, !a.sparse, b.size) <
+           std::tuple(b.siblings, b.level, late_b, !b.sparse, a.size);
   });
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));

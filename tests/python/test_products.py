@@ -119,6 +119,52 @@ class Quantised(nn.Cell):
 WHOLE, PART = ["WeightQuantBatchMatmul"], ["AntiQuant"]
 
 
+class Spelled(nn.Cell):
+    def __init__(self, write, **held):
+        super().__init__()
+        self.write = write
+        for name, array in held.items():
+            setattr(self, name, Parameter(Tensor(array)))
+
+    def construct(self, x):
+        return self.write(self, x)
+
+
+@pytest.mark.parametrize("write,want,left", [
+    (lambda c, x: ops.matmul(x, c.w.T), lambda x, w, b: x @ w.T, ["MatMul"]),
+    (lambda c, x: ops.matmul(x, c.w.transpose(1, 0)) + c.b, lambda x, w, b: x @ w.T + b, ["Dense"]),
+    (lambda c, x: ops.primitive("MatMulExt", x, c.w.T) + c.b, lambda x, w, b: x @ w.T + b, ["Dense"]),
+    (lambda c, x: ops.relu(ops.matmul(x, c.w.T) + c.b), lambda x, w, b: np.maximum(x @ w.T + b, 0), ["Dense"]),
+    (lambda c, x: ops.matmul(x, c.w.T.T, transpose_b=True), lambda x, w, b: x @ w.T, ["MatMul"]),
+    (lambda c, x: ops.matmul(x.T, c.w, transpose_a=True, transpose_b=True), lambda x, w, b: x @ w.T, ["MatMul"]),
+    (lambda c, x: ops.matmul(c.w, x.T), lambda x, w, b: w @ x.T, ["MatMul"]),
+    (lambda c, x: ops.matmul(x.T, x), lambda x, w, b: x.T @ x, ["MatMul"]),
+], ids=["T", "bias", "ext", "activation", "twice", "a", "of x", "both"])  # fmt: skip
+def test_a_matrix_that_lies_the_other_way_is_read_as_it_lies(write, want, left, tmp_path):
+    """No Transpose is left, which a weight would go through at every call; the weight is packed, as any other."""
+    rng = np.random.default_rng(0)
+    x, w, b = (rng.standard_normal(s).astype(np.float32) for s in ((9, 40), (30, 40), (30,)))
+    net = Spelled(write, w=w, b=b)
+    graph = opgraft.load(opgraft.export(net, Tensor(x), file_name=str(tmp_path / "net")))
+    report = rewrite.substitute(graph, prove=[[Tensor(x)]])
+    assert [n["op"] for n in graph.nodes] == left, report
+    exact = want(*(a.astype(np.float64) for a in (x, w, b)))
+    # Sums of 40 products and a bias: as many roundings at most, each of what the terms' sizes add up to.
+    size = np.abs(want(*(np.abs(a.astype(np.float64)) for a in (x, w, b))))
+    assert (np.abs(nn.GraphCell(graph)(Tensor(x)).asnumpy() - exact) <= 41 * 2.0**-24 * size).all()
+
+
+def test_a_scaled_weight_that_lies_the_other_way_is_swapped(tmp_path):
+    """As torch's exporter writes a quantised Linear: a column's scale lies along the first dimension of W [N, K]."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((5, 64)).astype(np.float32), rng.integers(-128, 128, (30, 64)).astype(np.int8)
+    scale = rng.random((30, 1)).astype(np.float32)
+    net = Spelled(lambda c, x: ops.matmul(x, (c.w.astype(opgraft.float32) * c.scale).T), w=w, scale=scale)
+    graph = opgraft.load(opgraft.export(net, Tensor(x), file_name=str(tmp_path / "net")))
+    rewrite.substitute(graph, prove=[[Tensor(x)]])
+    assert [n["op"] for n in graph.nodes] == ["WeightQuantBatchMatmul"]
+
+
 @pytest.mark.parametrize("prove", [False, True])
 @pytest.mark.parametrize("offset,transpose,k,n,shape,swapped", [
     ("", False, 2100, 70, (70,), WHOLE), ("", False, 33, 70, (1, 70), WHOLE), ("", False, 33, 70, (1,), WHOLE),
