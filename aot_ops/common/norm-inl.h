@@ -25,6 +25,9 @@ template <class D, class T> HWY_INLINE hn::Vec<D> LoadSome(D d, const T *p, size
 template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
 template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, size_t n) { StoreF32N(v, d, p, n); }
 
+// Whether float32 held the squares that have this mean: they did not overflow, and were not too small for it.
+HWY_INLINE bool Held(double mean, double epsilon) { return mean <= 3e38 && mean + epsilon >= 1e-30; }
+
 // Mean and variance of n > 0 elements in two sweeps over a row that the first brings into L1. The
 // second sums d = x - mean and d^2 and corrects both for the rounding of the first mean (Chan, Golub and
 // LeVeque 1983), so that a mean that is large against the deviation costs no accuracy. The mean is
@@ -84,8 +87,7 @@ template <class T, class G> HWY_INLINE void ScaleShift(const T *x, const Moments
         past, [&](auto, auto v) HWY_ATTR { return unit(v); }, y, n, x);
 }
 
-// 1 / sqrt(mean of x^2 + epsilon) of n > 0 elements. Where float32's squares overflow, or are too small for it to
-// hold, they are added in double.
+// 1 / sqrt(mean of x^2 + epsilon) of n > 0 elements. Squares that float32 does not hold are added in double.
 template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double epsilon) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
@@ -102,7 +104,7 @@ template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double eps
   if (i < n) add(s1, LoadF32N(d, x + i, size_t(n - i)));
   const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
   double mean = double(sum) / double(n);
-  if (!(sum <= 3e38f && mean + epsilon >= 1e-30)) {
+  if (!Held(mean, epsilon)) {
     mean = 0;
     for (i = 0; i < n; ++i) mean += double(float(x[i])) * double(float(x[i]));
     mean /= double(n);

@@ -17,9 +17,10 @@ namespace opgraft::HWY_NAMESPACE {
 
 // With the row as it was normalised, h = (x - mean) rstd, and g = dy gamma (Ba, Kiros and Hinton 2016, derived):
 // dx = rstd (g - mean of g - h mean of g h), dgamma = sum over rows of dy h, dbeta = that of dy. kCenter: LayerNorm;
-// RMSNorm has no mean, and no mean of g.
+// RMSNorm has no mean, and no mean of g. False, and nothing is written, where float32 does not hold what comes of the
+// row.
 template <bool kCenter, class T, class G>
-void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) {
+bool NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d)), n = a.n, m = a.params;
   const T *x = static_cast<const T *>(a.x) + r * n, *dy = static_cast<const T *>(a.dy) + r * n;
@@ -31,6 +32,7 @@ void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) 
   float rstd = 0;
   if constexpr (kCenter) {
     at = a.mean ? Moments{a.mean[r], 0, a.variance ? a.variance[r] : 0} : MeanVariance(x, n);
+    if (HWY_UNLIKELY(!a.rstd && !Held(at.variance, a.epsilon))) return false;
     rstd = a.rstd ? a.rstd[r] : float(1.0 / std::sqrt(double(at.variance) + a.epsilon));
   } else {
     rstd = a.rstd ? a.rstd[r] : InverseRms(x, n, a.epsilon);
@@ -66,6 +68,8 @@ void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) 
   const float inverse = 1.0f / float(n);
   const auto c = hn::Mul(hn::SumOfLanes(d, hn::Add(c0, c1)), hn::Set(d, inverse));
   const auto s = hn::Mul(hn::SumOfLanes(d, hn::Add(s0, s1)), hn::Set(d, inverse));
+  // Products that overflow are in both means; below 1e30 they leave room for h.
+  if (HWY_UNLIKELY(!(std::abs(hn::GetLane(c)) <= 1e30f && std::abs(hn::GetLane(s)) <= 1e30f))) return false;
   for (int64_t from = 0; from < n; from += m) {
     auto one = [&](int64_t i, auto... k) HWY_ATTR {
       const auto grad = LoadSome(d, dy + from + i, k...), h = unit(LoadSome(d, x + from + i, k...));
@@ -81,6 +85,7 @@ void NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) 
     for (; i + lanes <= m; i += lanes) one(i);
     if (const size_t rest = size_t(m - i)) one(i, rest);
   }
+  return true;
 }
 
 // Blocks [begin, end) of rows, each with partial sums of its own.
@@ -91,7 +96,8 @@ template <bool kCenter, class T> void NormGradBlocks(const NormGradRows &a, int6
     std::fill_n(dgamma, a.params, 0.0f);
     if (kCenter) std::fill_n(dbeta, a.params, 0.0f);
     const int64_t last = std::min(a.rows, (k + 1) * a.block);
-    for (int64_t r = k * a.block; r < last; ++r) row(a, r, dgamma, dbeta);
+    for (int64_t r = k * a.block; r < last; ++r)
+      if (!row(a, r, dgamma, dbeta)) norm_grad_row<T>(a, r, kCenter, dgamma, dbeta);
   }
 }
 

@@ -88,39 +88,42 @@ inline uint64_t norm_grad_workspace(int64_t elements, int64_t n, int64_t params,
   return uint64_t(grad_blocks(elements / n) * sums * params) * sizeof(float);
 }
 
-// The scalar twin of LayerNorm's gradient, or without `center` of RMSNorm's.
+// Row r in double, of LayerNorm's gradient, or without `center` of RMSNorm's: the scalar twin, and the kernels where
+// float32 does not hold what comes of the row. Adds to `params` sums each of dgamma and, with `center`, dbeta. An
+// infinite variance is one that float32 did not hold: it is computed from x.
+template <class T, class Sum>
+[[gnu::noinline]] void norm_grad_row(const NormGradRows &a, int64_t r, bool center, Sum *dgamma, Sum *dbeta) {
+  const T *x = static_cast<const T *>(a.x) + r * a.n, *dy = static_cast<const T *>(a.dy) + r * a.n;
+  auto wide = [](T v) { return double(float(v)); };
+  const double n = double(a.n);
+  double mean = 0, square = 0, gradient = 0, s = 0;
+  if (center) {
+    for (int64_t i = 0; i < a.n; ++i) mean += wide(x[i]);
+    mean /= n;
+  }
+  for (int64_t i = 0; i < a.n; ++i) square += (wide(x[i]) - mean) * (wide(x[i]) - mean) / n;
+  if (a.mean) mean = double(a.mean[r]);
+  if (a.variance && !std::isinf(a.variance[r])) square = double(a.variance[r]);
+  const double rstd = a.rstd ? double(a.rstd[r]) : 1 / std::sqrt(square + a.epsilon);
+  auto unit = [&](int64_t i) { return (wide(x[i]) - mean) * rstd; };
+  auto grad = [&](int64_t i) { return wide(dy[i]) * param<T>(a.gamma, a.wide, i % a.params, 1); };
+  for (int64_t i = 0; i < a.n; ++i) {
+    if (center) gradient += grad(i) / n;
+    s += grad(i) * unit(i) / n;
+  }
+  for (int64_t i = 0; i < a.n; ++i) {
+    const double more = a.more ? wide(static_cast<const T *>(a.more)[r * a.n + i]) : 0;
+    const int64_t k = i % a.params;
+    dgamma[k] = Sum(dgamma[k] + wide(dy[i]) * unit(i));
+    if (center) dbeta[k] = Sum(dbeta[k] + wide(dy[i]));
+    static_cast<T *>(a.dx)[r * a.n + i] = T(float((grad(i) - gradient - unit(i) * s) * rstd + more));
+  }
+}
+
+// The scalar twin.
 template <class T> void norm_grad_rows(const Context &c, const NormGradRows &a, bool center) {
   std::vector<double> dgamma(size_t(a.params)), dbeta(size_t(a.params));
-  for (int64_t r = 0; r < a.rows; ++r) {
-    const T *x = static_cast<const T *>(a.x) + r * a.n, *dy = static_cast<const T *>(a.dy) + r * a.n;
-    auto wide = [](T v) { return double(float(v)); };
-    const double n = double(a.n);
-    double mean = 0, rstd = 0, gradient = 0, s = 0;
-    if (center) {
-      double variance = 0;
-      for (int64_t i = 0; i < a.n; ++i) mean += wide(x[i]) / n;
-      for (int64_t i = 0; i < a.n; ++i) variance += (wide(x[i]) - mean) * (wide(x[i]) - mean) / n;
-      if (a.mean) mean = double(a.mean[r]);
-      if (a.variance) variance = double(a.variance[r]);
-      rstd = a.rstd ? double(a.rstd[r]) : 1 / std::sqrt(variance + a.epsilon);
-    } else {
-      double square = 0;
-      for (int64_t i = 0; i < a.n; ++i) square += wide(x[i]) * wide(x[i]) / n;
-      rstd = a.rstd ? double(a.rstd[r]) : 1 / std::sqrt(square + a.epsilon);
-    }
-    auto unit = [&](int64_t i) { return (wide(x[i]) - mean) * rstd; };
-    auto grad = [&](int64_t i) { return wide(dy[i]) * param<T>(a.gamma, a.wide, i % a.params, 1); };
-    for (int64_t i = 0; i < a.n; ++i) {
-      if (center) gradient += grad(i) / n;
-      s += grad(i) * unit(i) / n;
-    }
-    for (int64_t i = 0; i < a.n; ++i) {
-      const double more = a.more ? wide(static_cast<const T *>(a.more)[r * a.n + i]) : 0;
-      dgamma[size_t(i % a.params)] += wide(dy[i]) * unit(i);
-      dbeta[size_t(i % a.params)] += wide(dy[i]);
-      static_cast<T *>(a.dx)[r * a.n + i] = T(float((grad(i) - gradient - unit(i) * s) * rstd + more));
-    }
-  }
+  for (int64_t r = 0; r < a.rows; ++r) norm_grad_row<T>(a, r, center, dgamma.data(), dbeta.data());
   for (int64_t i = 0; i < a.params; ++i) {
     put(c.output(1), i, float(dgamma[size_t(i)]));
     if (center) put(c.output(2), i, float(dbeta[size_t(i)]));

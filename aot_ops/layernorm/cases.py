@@ -35,7 +35,8 @@ def gradient(dy, x, gamma=1.0, dsum=0.0, epsilon=1e-5):
 
 
 def given(x, dy, variance, mean, gamma, epsilon=1e-7, **axes):
-    return gradients(dy, x, mean, variance, gamma, 0.0, epsilon, **axes)
+    own = layer_norm(x, begin_norm_axis=axes.get("begin_norm_axis", -1))[2]
+    return gradients(dy, x, mean, np.where(np.isinf(variance), own, variance), gamma, 0.0, epsilon, **axes)
 
 
 def given_ext(dy, x, mean, rstd, gamma=1.0, beta=0.0, normalized_shape=(), output_mask=()):
@@ -217,6 +218,62 @@ CASES += (
     + [case("FusedLayerNormGrad", t, [s, s]) for t in TOLERANCE for s in SHAPES]
     + [case("FusedLayerNormGrad", "bfloat16", [(5, 70), (5, 70), ("float32", (70,))])]
 )
+
+# Rows whose squares float32 does not hold, between rows of which it does: above, also with sums that overflow, and
+# below. In the gradients products that overflow, too.
+PLAIN = [1.0, -1.0, 2.0, -2.0, 0.5, -0.5, 3.0, -3.0] * 5
+ROWS_BEYOND = [[v * scale for v in PLAIN] for scale in (1e25, 1.0, 1e30, 1e38, 1e20)] + [[3e38] * 37 + [-3e38] * 3]
+HUGE, POSITIVE = ((3, 100), (-3e38, 3e38)), ((3, 100), (1e38, 3e38))
+CASES += [
+    c
+    for t in ("float32", "bfloat16")
+    for x in ((ROWS_BEYOND,), HUGE, POSITIVE)
+    for n in (40 if isinstance(x[0], list) else 100,)
+    for c in (
+        case("LayerNorm", t, [(t, *x), (n,), (n,)]),
+        case("LayerNormExt", t, [(t, *x), (n,)], normalized_shape=[n]),
+        case("FusedLayerNorm", t, [(t, *x)]),
+        case("FusedLayerNorm", t, [(t, *x), ("float32", (n,)), ("float32", (n,))]),
+    )
+]
+CASES += [
+    case("LayerNorm", "float32", [("float32", (3, 4, 10), (-1e25, 1e25)), (10,), (10,)], begin_norm_axis=1),
+    *(case("AddLayerNorm", t, [(t, (3, 70), (-1e30, 1e30)), (t, (3, 70), (-1e25, 1e25)), (70,), (70,)])
+      for t in ("float32", "bfloat16")),
+    case("AddLayerNorm", "float32", [("float32", (3, 70), (-2e38, 2e38)), ("float32", (3, 70), (0.0, 1e38))]),
+    *(case("FusedLayerNorm", "float32", [("float32", (3, 40), (-scale, scale)), (40,)], epsilon=0.0)
+      for scale in (1e-25, 1e-36, 1e-40)),
+    case("LayerNormExt", "float32", [("float32", (3, 40), (-1e-25, 1e-25))], normalized_shape=[40], eps=0.0),
+]  # fmt: skip
+
+
+def beyond(op, dy, x, *more, dtype="float32", **attrs):
+    """Rows of dy and x up to these numbers, or between two."""
+    rows = [(dtype, (3, 70), v if isinstance(v, tuple) else (-v, v)) for v in (dy, x)]
+    return case(op, dtype, [*(rows if op != "LayerNormGrad" else rows[::-1]), *more], **attrs)
+
+
+CASES += [
+    c
+    for t in ("float32", "bfloat16")
+    for large in ((t, (70,), (1e15, 2e15)),)
+    for c in (
+        beyond("FusedLayerNormGrad", 1e25, 1e25, (70,), dtype=t),
+        beyond("FusedLayerNormGrad", 1.0, 3e38, dtype=t),
+        beyond("FusedLayerNormGrad", 1e30, (1e38, 3e38), large, dtype=t),
+        beyond("FusedLayerNormGrad", 1e25, 1.0, large, dtype=t),
+        beyond("FusedLayerNormGrad", (1e36, 1e37), 1e5, dtype=t),
+        beyond("AddLayerNormGrad", 1e25, 1e25, (3, 70), (70,), dtype=t),
+    )
+]
+CASES += [beyond("FusedLayerNormGrad", 1e-10, x, epsilon=0.0) for x in (1e-25, 1e-40)]
+MEAN, VARIANCE = ("float32", (3, 1), (-1e24, 1e24)), ("float32", [[np.inf], [1e38], [np.inf]])
+CASES += [
+    beyond("LayerNormGrad", 1e25, 1e25, VARIANCE, MEAN, (70,)),
+    beyond("LayerNormGrad", 1e25, 1e5, ("float32", (3, 1), (1e10, 2e10)), (3, 1), ("float32", (70,), (1e15, 2e15))),
+    beyond("LayerNormGradExt", 1e36, 3e38, ("float32", (3, 1), (-3e38, 3e38)), ("float32", (3, 1), (2e-38, 3e-38)),
+           normalized_shape=[70]),
+]  # fmt: skip
 
 REFUSED = [
     {

@@ -28,6 +28,23 @@ struct LayerNormRows {
   bool wide;  // gamma and beta are float32, else x's type
   bool past;  // y goes past the caches, if it is float32
 };
+
+// Row r, x, in double: the scalar twin, and the kernel where float32 does not hold the row's squares.
+template <class T> [[gnu::noinline]] void layer_norm_row(const LayerNormRows &g, int64_t r, const T *x) {
+  T *y = static_cast<T *>(g.y) + r * g.n;
+  double mean = 0, variance = 0;
+  for (int64_t i = 0; i < g.n; ++i) mean += double(float(x[i]));
+  mean /= double(g.n);
+  for (int64_t i = 0; i < g.n; ++i) variance += (double(float(x[i])) - mean) * (double(float(x[i])) - mean);
+  variance /= double(g.n);
+  if (g.mean) g.mean[r] = float(mean);
+  if (g.variance) g.variance[r] = float(variance);
+  const double scale = 1 / std::sqrt(variance + g.epsilon);
+  if (g.rstd) g.rstd[r] = float(scale);
+  auto of = [&](const void *p, int64_t i, double none) { return param<T>(p, g.wide, i % g.params, none); };
+  for (int64_t i = 0; i < g.n; ++i)
+    y[i] = T(float((double(float(x[i])) - mean) * scale * of(g.gamma, i, 1) + of(g.beta, i, 0)));
+}
 }  // namespace opgraft
 #endif
 
@@ -40,9 +57,13 @@ template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, i
     const T *x = NormalisedRow<T>(g, r);
     T *y = static_cast<T *>(g.y) + r * g.n;
     const Moments at = MeanVariance(x, g.n);
+    const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
+    if (HWY_UNLIKELY(!Held(at.variance, g.epsilon))) {
+      layer_norm_row(g, r, x);
+      continue;
+    }
     if (g.mean) g.mean[r] = at.base + at.shift;
     if (g.variance) g.variance[r] = at.variance;
-    const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
     if (g.rstd) g.rstd[r] = scale;
     for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params, g.past);
   }
@@ -160,22 +181,7 @@ template <Form form> void Reference(Context &c) {
   no_elements(c, g);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t r = 0; r < row_count(c, g.n); ++r) {
-      const T *x = normalised_row<T>(g, r);
-      T *y = static_cast<T *>(g.y) + r * g.n;
-      double mean = 0, variance = 0;
-      for (int64_t i = 0; i < g.n; ++i) mean += double(float(x[i]));
-      mean /= double(g.n);
-      for (int64_t i = 0; i < g.n; ++i) variance += (double(float(x[i])) - mean) * (double(float(x[i])) - mean);
-      variance /= double(g.n);
-      if (g.mean) g.mean[r] = float(mean);
-      if (g.variance) g.variance[r] = float(variance);
-      const double scale = 1 / std::sqrt(variance + g.epsilon);
-      if (g.rstd) g.rstd[r] = float(scale);
-      auto of = [&](const void *p, int64_t i, double none) { return param<T>(p, g.wide, i % g.params, none); };
-      for (int64_t i = 0; i < g.n; ++i)
-        y[i] = T(float((double(float(x[i])) - mean) * scale * of(g.gamma, i, 1) + of(g.beta, i, 0)));
-    }
+    for (int64_t r = 0; r < row_count(c, g.n); ++r) layer_norm_row(g, r, normalised_row<T>(g, r));
   });
 }
 

@@ -151,6 +151,26 @@ CASES += (
     ]
 )
 
+
+def beyond(op, dy, x, *more, dtype="float32", **attrs):
+    """Rows of dy and x up to these."""
+    return case(op, dtype, [(dtype, (3, 70), (-dy, dy)), (dtype, (3, 70), (-x, x)), *more], **attrs)
+
+
+# Squares, and products with gamma, that float32 does not hold.
+CASES += [
+    c
+    for t in ("float32", "bfloat16")
+    for gamma in ((t, (70,), (1e15, 2e15)),)
+    for c in (
+        beyond("FusedRmsNormGrad", 1e25, 1e25, (70,), dtype=t),
+        beyond("FusedRmsNormGrad", 1e25, 1e25, gamma, dtype=t),
+        beyond("FusedRmsNormGrad", 1e36, 1e5, gamma, dtype=t),
+        beyond("FusedAddRmsNormGrad", 1e25, 1e25, (t, (3, 70), (-1e15, 1e15)), gamma, dtype=t),
+        beyond("RmsNormGrad", 1e25, 1e25, ("float32", (3, 1), (1e-25, 2e-25)), gamma, dtype=t),
+    )
+] + [beyond("FusedRmsNormGrad", 1e-10, x, epsilon=0.0) for x in (1e-25, 1e-40)]
+
 REFUSED = [
     {
         "op": "RmsNormGrad",

@@ -1,9 +1,11 @@
-"""Normalisations: large means cost no accuracy, and LayerNormExt's gradient is that of the formula."""
+"""Normalisations: large means cost no accuracy, rows beyond float32's squares neither, and LayerNormExt's gradient is
+that of the formula."""
 
 import numpy as np
 import pytest
 from compare import U, cases, normal
 from opgraft import _core
+from opgraft.dtype import to_dtype
 
 LAYER_NORM = cases("layernorm")
 
@@ -34,6 +36,42 @@ def test_a_mean_that_is_large_beside_the_deviation():
         assert (np.abs(got[0] - want) <= allowed).all()
         if name == "LayerNorm":
             np.testing.assert_allclose(got[2], variance, rtol=(n / 8 + 8) * U)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scale", [1e-25, 1e25, 1e30, 1e38])
+def test_a_row_whose_squares_float32_does_not_hold(scale, dtype):
+    """Relative to the row, as any other: one rounding to the type, and n / 2 + 32 additions and products before it
+    (aot_ops/layernorm/cases.py). The gradient of such a row is as small as the row is large."""
+    n = 8
+    x = (np.array([[1, -1, 2, -2, 0.5, -0.5, 3, -3]]) * scale).astype(to_dtype(dtype))
+    dy, ones, zeros = (np.array(v).astype(x.dtype) for v in ([[2e3, 0, 0, 0, 0, 0, 0, 3e3]], [1.0] * n, [0.0] * n))
+    wide, attrs = x.astype(np.float64), {"epsilon": 0.0}
+    want, mean, variance = LAYER_NORM.layer_norm(wide, epsilon=0.0)
+    slope, dgamma, dbeta = LAYER_NORM.gradient(dy.astype(np.float64), wide, epsilon=0.0)
+
+    def run(name, *given, **attrs):
+        return _core.run_op(_core.resolve(name), list(given), attrs)
+
+    def check(got, want):
+        got, allowed = np.asarray(got, np.float64), (U if dtype == "float32" else 2.0**-8) + (n / 2 + 32) * U
+        assert (np.abs(got - want) <= allowed * np.abs(want).max()).all(), f"{got} instead of {want}"
+
+    y, rows_mean, rows_variance = run("LayerNorm", x, ones, zeros, **attrs)
+    check(y, want)
+    assert rows_mean[0, 0] == mean[0, 0] == 0
+    assert rows_variance[0, 0] == np.float64(variance[0, 0]).astype(np.float32)  # beyond float32: inf, or 0
+    check(run("FusedLayerNorm", x, **attrs)[0], want)
+    check(run("AddLayerNorm", x, x * 0, **attrs)[0], want)
+    rstd = run("LayerNormExt", x, normalized_shape=[n], eps=0.0)[2]
+    check(rstd, 1 / np.sqrt(variance))
+    for got in (
+        run("FusedLayerNormGrad", dy, x, **attrs),
+        run("LayerNormGradExt", dy, x, rows_mean, rstd, normalized_shape=[n]),
+        *([run("LayerNormGrad", x, dy, rows_variance, rows_mean, ones, **attrs)] if scale > 1 else []),
+    ):
+        for g, w in zip(got, (slope, dgamma, dbeta), strict=True):
+            check(g, w)
 
 
 @pytest.mark.parametrize("dims", [1, 2])
