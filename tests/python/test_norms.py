@@ -45,21 +45,25 @@ def test_spellings(square, root, prove):
         close(after[0], before[0], bound, np.abs(before[0]).max())
 
 
-def keras(x, g, b, square):
+def at_rsqrt(v, g):
+    return ops.rsqrt(v) * g
+
+
+def keras(x, g, b, square, gained=at_rsqrt):
     m = ops.mean(x, -1, True)
-    inverse = ops.rsqrt(ops.mean(square(x - m), -1, True) + 1e-5) * g
+    inverse = gained(ops.mean(square(x - m), -1, True) + 1e-5, g)
     return x * inverse + (b - m * inverse)
 
 
-def flax(x, g, b, square):
+def flax(x, g, b, square, gained=at_rsqrt):
     d = x - ops.mean(x, -1, True)
-    y = d * (ops.rsqrt(ops.mean(square(d), -1, True) + 1e-5) * g)
+    y = d * gained(ops.mean(square(d), -1, True) + 1e-5, g)
     return y if b is None else y + b
 
 
-def gamma_first(x, g, b, square):
+def gamma_first(x, g, b, square, root=ROOTS["Div by Sqrt"]):
     d = x - ops.mean(x, -1, True)
-    y = g * d / ops.sqrt(ops.mean(square(d), -1, True) + 1e-5)
+    y = root(g * d, ops.mean(square(d), -1, True) + 1e-5)
     return y if b is None else y + b
 
 
@@ -89,6 +93,65 @@ def test_gamma_inside_the_formula(name, square, tmp_path):
     names, before, after = graft(lambda *a: write(*a, SQUARES[square]), *given)
     # Keras adds x and the mean times gamma over the deviation, each up to 6, and cancels.
     close(after[0], before[0], LAYER + 4, max(np.abs(before[0]).max(), 6 * np.abs(given[1]).max()))
+
+
+GAINED = {
+    "Rsqrt": at_rsqrt,
+    "1 / Sqrt": lambda v, g: g * ops.div(1.0, ops.sqrt(v)),
+    "Reciprocal of Sqrt": lambda v, g: ops.reciprocal(ops.sqrt(v)) * g,
+    "its product with 1": lambda v, g: ops.reciprocal(ops.sqrt(v)) * 1.0 * g,
+    "gamma / Sqrt": lambda v, g: g / ops.sqrt(v),
+    "Pow of -0.5": lambda v, g: g * ops.pow(v, -0.5),
+}
+
+
+def of_squares(x, g, b, gained):
+    """The variance as Flax has it by default."""
+    m = ops.mean(x, -1, True)
+    return (x - m) * gained(ops.maximum(ops.mean(ops.square(x), -1, True) - ops.square(m), 0.0) + 1e-5, g) + b
+
+
+def all_inside(gained, root):
+    """Where gamma may stand inside the formula, by one root."""
+    return [
+        (lambda x, g, b: keras(x, g, b, ops.square, gained), "xgb", "FusedLayerNorm"),
+        (lambda x, g, b: flax(x, g, b, ops.square, gained), "xgb", "FusedLayerNorm"),
+        (lambda x, g: flax(x, g, None, ops.square, gained), "xg", "FusedLayerNorm"),
+        (lambda x, g, b: of_squares(x, g, b, gained), "xgb", "FusedLayerNorm"),
+        (lambda x, g, b: gamma_first(x, g, b, ops.square, root), "xgb", "FusedLayerNorm"),
+        (lambda x, g: gamma_first(x, g, None, ops.square, root), "xg", "FusedLayerNorm"),
+        (lambda x, g: x * gained(inverse(x, ops.square), g), "xg", "FusedRmsNorm"),
+        (lambda x, g: root(g * x, inverse(x, ops.square)), "xg", "FusedRmsNorm"),
+    ]
+
+
+BY_ROOT = [(GAINED[name], ROOTS[name if name in ROOTS else other]) for name, other in [
+    ("Rsqrt", ""), ("1 / Sqrt", "Mul by 1 / Sqrt"), ("Reciprocal of Sqrt", "Mul by Reciprocal of Sqrt"),
+    ("its product with 1", "Mul by Reciprocal of Sqrt"), ("gamma / Sqrt", "Div by Sqrt"), ("Pow of -0.5", ""),
+]]  # fmt: skip
+
+
+@pytest.mark.parametrize("gained,root", BY_ROOT, ids=GAINED)
+def test_gamma_inside_the_formula_by_any_root(gained, root, tmp_path):
+    """As exporters to ONNX write Rsqrt, which is no operator there."""
+    for write, takes, name in all_inside(gained, root):
+        given = [normal(3, 5, N), normal(N, seed=1), normal(N, seed=2)][: len(takes)]
+        assert left(write, given, tmp_path) == [name]
+        names, before, after = graft(write, *given)
+        assert names == [name]
+        # As Keras's above; a variance of differences cancels numbers up to 4 times itself.
+        close(after[0], before[0], 5 * LAYER, max(np.abs(before[0]).max(), 6 * np.abs(given[1]).max()))
+
+
+@pytest.mark.parametrize("shape", [(3, 5, N), (5, 1)])
+@pytest.mark.parametrize("gained,root", BY_ROOT, ids=GAINED)
+def test_a_gamma_of_more_dimensions_at_any_root_stays_outside(gained, root, shape, tmp_path):
+    x, g, b = normal(3, 5, N), normal(*shape, seed=1), normal(N, seed=2)
+    for write, takes, _ in all_inside(gained, root):
+        given = (x, g, b)[: len(takes)]
+        graph = opgraft.load(opgraft.export(Net(write), *map(Tensor, given), file_name=str(tmp_path / "net")))
+        report = rewrite.substitute(graph)
+        assert (report.swapped, report.left) == ([], [])
 
 
 @pytest.mark.parametrize("shape", [(1, 1, N), (1, N)])
@@ -293,6 +356,10 @@ NOT_THESE = {
     "a mean that drops the dimension": (lambda x: x * ops.rsqrt(ops.mean(ops.square(x), -1) + 1e-5), [SQUARE]),
     "another power": (lambda x: x * ops.rsqrt(ops.mean(ops.pow(x, 3.0), -1, True) + 1e-5), [np.abs(SQUARE)]),
     "another row's mean": (lambda x, y: x * ops.rsqrt(ops.mean(ops.square(y), -1, True) + 1e-5), [SQUARE, SQUARE + 1]),
+    "the root over gamma": (lambda x, g: x * (ops.sqrt(inverse(x, ops.square)) / g), [SQUARE, normal(N, seed=1) + 9]),
+    "gamma times the root": (lambda x, g: x * (ops.sqrt(inverse(x, ops.square)) * g), [SQUARE, normal(N, seed=1)]),
+    "gamma over no root": (lambda x, g: x * (g / inverse(x, ops.square)), [SQUARE, normal(N, seed=1)]),
+    "gamma and another power": (lambda x, g: x * (ops.pow(inverse(x, ops.square), -1.5) * g), [SQUARE, normal(N)]),
     "an epsilon for each row": (
         lambda x, e: x * ops.rsqrt(ops.mean(ops.square(x), -1, True) + e), [SQUARE, SQUARE[:, :1] ** 2]),
     "a product of two of them": (

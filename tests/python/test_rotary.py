@@ -343,6 +343,14 @@ def repeated(x, copies, by):
         y = ops.broadcast_to(x.reshape(b, h, 1, t, d), (b, h, copies, t, d))
     elif by == "a new axis":
         y = ops.broadcast_to(x[:, :, None], (b, h, copies, t, d))
+    elif by == "Reshape of joined rows":
+        y = ops.broadcast_to(x.reshape(b, h, 1, t * d), (b, h, copies, t * d))
+    elif by == "Tile of joined rows":  # as MindFormers has it
+        y = ops.tile(x.reshape(b, h, 1, t * d), (1, 1, copies, 1))
+    elif by == "Tile of Reshape":
+        y = ops.tile(x.reshape(b, h, 1, t, d), (1, 1, copies, 1, 1))
+    elif by == "Tile of a new axis":
+        y = ops.tile(x[:, :, None], (1, 1, copies, 1, 1))
     else:
         y = ops.tile(ops.expand_dims(x, 2), (1, 1, copies, 1, 1))
     return y.reshape(b, h * copies, t, d)
@@ -352,7 +360,11 @@ def in_turn(x, copies, by):
     b, h, t, d = x.shape
     if by == "Tile":
         return ops.tile(x, (1, copies, 1, 1))
-    y = x.reshape(b, 1, h, t, d) if by == "Reshape" else x[:, None]
+    if by == "Tile of joined rows":
+        return ops.tile(x.reshape(b, 1, h, t * d), (1, copies, 1, 1)).reshape(b, copies * h, t, d)
+    y = x.reshape(b, 1, h, t, d) if "Reshape" in by else x[:, None]
+    if "Tile" in by:
+        return ops.tile(y, (1, copies, 1, 1, 1)).reshape(b, copies * h, t, d)
     return ops.broadcast_to(y, (b, copies, h, t, d)).reshape(b, copies * h, t, d)
 
 
@@ -392,12 +404,13 @@ def graph_of(net):
     return node
 
 
+TILES = ["Tile of Reshape", "Tile of a new axis", "Tile of joined rows"]
 # Scores of D products, sums of T weights that are at most 1, softmax's 8 roundings; of both factors of the quotient.
 ROUNDINGS = 2 * (8 * D + T + 8)
 
 
 @pytest.mark.parametrize("mask", [None, triangle(S, T), triangle(S, T, -1e9)[None, None]], ids=["full", "inf", "1e9"])
-@pytest.mark.parametrize("by", ["BroadcastTo", "Tile", "Reshape", "a new axis"])
+@pytest.mark.parametrize("by", ["BroadcastTo", "Tile", "Reshape", "a new axis", "Reshape of joined rows", *TILES])
 def test_repeated_heads_are_read_in_place(by, mask):
     net, x = Grouped(by, mask), given()
     report = rewrite.substitute(net, prove=x)
@@ -407,12 +420,12 @@ def test_repeated_heads_are_read_in_place(by, mask):
     close(net(*x).asnumpy(), reference(*x, mask=0.0 if mask is None else mask), ROUNDINGS, np.abs(x[2]).max())
 
 
-@pytest.mark.parametrize("by", ["Tile", "Reshape", "a new axis"])
+@pytest.mark.parametrize("by", ["Tile", "Reshape", "a new axis", *TILES])
 def test_heads_in_turn_are_no_groups(by, tmp_path):
     net, x = Grouped(by, in_turn=True), given()
     graph = opgraft.load(opgraft.export(net, *map(Tensor, x), file_name=tmp_path / "net"))
     assert swapped(rewrite.substitute(graph)) == ["ScaledDotProductAttention"]
-    assert [n["op"] for n in graph.nodes].count("Tile" if by == "Tile" else "BroadcastTo") == 2
+    assert [n["op"] for n in graph.nodes].count("Tile" if "Tile" in by else "BroadcastTo") == 2
     got = nn.GraphCell(graph)(*map(Tensor, x)).asnumpy()
     close(got, net(*x).asnumpy(), 2 * ROUNDINGS, np.abs(x[2]).max())
 
