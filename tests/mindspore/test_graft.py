@@ -69,6 +69,20 @@ def test_every_spelling_of_a_convolution_is_taken():
     assert "PaddedMaxPool" in {s["op"].split("@")[0] for s in report.swapped}, report
 
 
+@pytest.mark.parametrize("name,operators", [
+    ("bert layer", {"Dense", "ScaledDotProductAttention", "AddLayerNorm"}),
+    ("llama block", {"DenseQKV", "ApplyRotaryPosEmb", "ScaledDotProductAttention", "DenseSwiGLU", "FusedRmsNorm",
+                     "FusedAddRmsNorm"}),
+    ("resnet bottleneck", {"FusedConv2DBatchNorm", "Dense"}),
+    ("mobilenet block", {"FusedConv2D", "FusedConv2DBatchNorm"}),
+])  # fmt: skip
+def test_what_an_exported_model_is_made_of_afterwards(name, operators):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    make, inputs, _, sizes = MODELS[name]
+    _, report = graft(make(), prove=tuple(inputs(*sizes[0])))
+    assert {s["op"].split("@")[0] for s in report.swapped} == operators, report
+
+
 def make_outputs(net, arrays):
     return net(*[Tensor(a) for a in arrays]).asnumpy()
 
