@@ -115,14 +115,14 @@ def torch_model(torch):
 
 
 def mindspore_model(ms):
-    ops, nn = ms.ops, ms.mint.nn.functional
+    ops, normalise = ms.ops, ms.ops.LayerNorm(-1, -1, EPSILON)
 
     def model(ids, mask, positions, *weights):
         w = dict(zip(NAMES, weights))
         batch, length = ids.shape
 
         def norm(x, at):
-            return nn.layer_norm(x, (WIDTH,), w[at + ".weight"], w[at + ".bias"], EPSILON)
+            return normalise(x, w[at + ".weight"], w[at + ".bias"])[0]
 
         def dense(x, at):
             return ops.dense(x, w[at + ".weight"], w[at + ".bias"])
@@ -132,7 +132,7 @@ def mindspore_model(ms):
 
         x = ops.gather(w[NAMES[0]], ids, 0) + ops.gather(w[NAMES[1]], positions, 0) + w[NAMES[2]][0]
         x = norm(x, "embeddings.LayerNorm")
-        kept = mask.astype(x.dtype)
+        kept = ops.cast(mask, ms.float32)
         hidden = (1.0 - kept).reshape(batch, 1, 1, length) * -10000.0
         for k in range(LAYERS):
             at = f"encoder.layer.{k}."
@@ -140,7 +140,8 @@ def mindspore_model(ms):
             scores = ops.bmm(q, key.transpose(0, 1, 3, 2)) * (WIDTH // HEADS) ** -0.5 + hidden
             mixed = ops.bmm(ops.softmax(scores, -1), v).transpose(0, 2, 1, 3).reshape(batch, length, WIDTH)
             x = norm(dense(mixed, at + DENSE[3]) + x, at + "attention.output.LayerNorm")
-            h = dense(ops.gelu(dense(x, at + DENSE[4]), approximate="none"), at + DENSE[5])
+            h = dense(x, at + DENSE[4])
+            h = dense(0.5 * h * (1.0 + ops.erf(h * 0.5**0.5)), at + DENSE[5])  # no ops.gelu in a graph of this size
             x = norm(h + x, at + "output.LayerNorm")
         weight = kept.reshape(batch, length, 1)
         pooled = (x * weight).sum(1) / weight.sum(1)
