@@ -124,13 +124,16 @@ def interrupt(*_):
     raise KeyboardInterrupt
 
 
-def write(file, text):
-    """As a whole or not at all."""
-    if file.exists() and not file.is_file():  # such as /dev/stdout
-        return file.write_text(text)
-    part = file.with_name(file.name + ".part")
-    part.write_text(text)
-    part.replace(file)
+def write(result, json_file, markdown_file, finished):
+    """Writes the result's files, each as a whole or not at all; /dev/stdout and the like when it is finished."""
+    for file, text in ((json_file, json.dumps(result, indent=2)), (markdown_file, report.text(result))):
+        if file and file.exists() and not file.is_file():
+            if finished:
+                file.write_text(text + "\n")
+        elif file:
+            part = file.with_name(file.name + ".part")
+            part.write_text(text + "\n")
+            part.replace(file)
 
 
 def measure(chosen, peers, effort, result, keep=lambda: None):
@@ -159,10 +162,6 @@ def measure(chosen, peers, effort, result, keep=lambda: None):
     finally:
         for peer in peers:
             peer.close()
-
-
-def as_json(result):
-    return json.dumps(result, indent=2)
 
 
 def choose(patterns, quick):
@@ -214,17 +213,11 @@ def main():
               "rows": {}, "ratios": {}}  # fmt: skip
     with open(os.environ.get("OPGRAFT_BENCH_LOG", os.devnull), "w") as log:
         peers = [Peer(name, python, args.threads, args.simd, log) for name, python in pythons.items() if python]
-
-        def keep(whole=False):
-            """What is measured survives whatever comes later."""
-            for file, text in ((args.json, as_json), (args.markdown, report.text)):
-                if file and (whole or not file.exists() or file.is_file()):
-                    write(file, text(result) + "\n")
-
-        finished = measure(chosen, peers, effort, result, keep)
+        # What is measured survives whatever comes later.
+        finished = measure(chosen, peers, effort, result, lambda: write(result, args.json, args.markdown, False))
     if finished:
         result["machine"] = machine.describe(args.threads, result["machine"])
-    keep(whole=True)
+    write(result, args.json, args.markdown, True)
     print(report.text(result))
     if args.plot and result["rows"]:
         environments.plot(result, args.plot, args.install)

@@ -32,7 +32,9 @@ def build(row, inputs, weights, threads, mode=mindspore.GRAPH_MODE):
 
     net = Net().set_train(False)
     held = [tensor(a) for a in weights]
-    given = [*map(tensor, inputs), *row.prepare.get("mindspore", lambda *w: w)(*held)]
+    if "mindspore" in row.prepare:
+        held = row.prepare["mindspore"](mindspore, *held)
+    given = [*map(tensor, inputs), *held]
     if mode == mindspore.GRAPH_MODE:
         net.compile(*given)
     last = []

@@ -28,7 +28,9 @@ def build(row, inputs, weights, threads, wrap=lambda f: f):
         raise Missing(row.missing.get("torch", "no torch form"))
     torch.set_num_threads(threads)
     held = [tensor(a) for a in weights]
-    given = [*map(tensor, inputs), *row.prepare.get("torch", lambda *w: w)(*held)]
+    if "torch" in row.prepare:
+        held = row.prepare["torch"](torch, *held)
+    given = [*map(tensor, inputs), *held]
     function, mode = row.torch(torch), torch.inference_mode
     if hasattr(function, "forward"):  # a gradient: autograd works outside of that mode, on what the forward kept
         function.forward, mode = wrap(function.forward), torch.enable_grad

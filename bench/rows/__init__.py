@@ -50,7 +50,7 @@ class Row:
     torch: Callable | None = None
     onnx: Callable | None = None  # (g, *names) -> name or names of the outputs; for ONNX Runtime and OpenVINO
     mindspore: Callable | None = None  # (mindspore) -> f(*inputs, *weights)
-    # {"torch" or "mindspore": f(*weights as its tensors) -> list of tensors}: what it is given in their place
+    # {"torch" or "mindspore": (framework, *weights as its tensors) -> list of tensors that it is given in their place}
     prepare: dict = field(default_factory=dict)
     opgraft: Callable | None = None  # (opgraft) -> f(*inputs, *weights) traced as a Cell, in place of `op` alone
     cell: Callable | None = None  # (opgraft) -> a Cell that takes the inputs and holds the weights, in place of both

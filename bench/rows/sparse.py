@@ -51,9 +51,7 @@ def ours(opgraft):
 def torch_sparse(block):
     """Rows of single elements (CSR) or of blocks (BSR), with indices that MKL reads as they are."""
 
-    def prepare(w):
-        import torch
-
+    def prepare(torch, w):
         s = w.to_sparse_csr() if block == 1 else w.to_sparse_bsr((block, block))
         of = torch.sparse_csr_tensor if block == 1 else torch.sparse_bsr_tensor
         return [of(s.crow_indices().int(), s.col_indices().int(), s.values(), s.shape)]
@@ -77,9 +75,7 @@ def mindspore_sparse(ms):
     return f
 
 
-def coordinates(w):
-    import mindspore as ms
-
+def coordinates(ms, w):
     w = w.asnumpy()
     return [ms.Tensor(np.argwhere(w)), ms.Tensor(w[w != 0])]
 

@@ -68,7 +68,7 @@ std::vector<Rule> rules_of(const Registry &registry) {
     std::string op;
     std::set<std::string> calls;
     size_t size, level = 0;
-    bool sparse = false, siblings = false, itself = false;  // itself: the op's own call is what it replaces
+    bool sparse = false, siblings = false;
   };
   std::vector<Sized> all;
   std::set<std::string> grafts, fusing, called;
@@ -86,8 +86,8 @@ std::vector<Rule> rules_of(const Registry &registry) {
         if (c.op != op->name()) called.insert(c.op);
       }
       grafts.insert(op->name());
-      all.back().itself = p.calls[size_t(p.results[0].node)].op == op->name();
-      if (p.calls.size() > 1 && !all.back().itself) fusing.insert(op->name());
+      const bool takes_in = p.calls[size_t(p.results[0].node)].op == op->name();
+      if (p.calls.size() > 1 && !takes_in) fusing.insert(op->name());
     }
   }
   auto spells = [&](const std::string &op) { return called.count(op) && grafts.count(op) && !fusing.count(op); };
@@ -108,9 +108,10 @@ std::vector<Rule> rules_of(const Registry &registry) {
       grown[s.op] = std::max(grown[s.op], s.level);
     }
   std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) {
-    const bool late_a = a.itself && a.level == 0, late_b = b.itself && b.level == 0;
-    return std::tuple(a.siblings, a.level, late_a, !a.sparse, b.size) <
-           std::tuple(b.siblings, b.level, late_b, !b.sparse, a.size);
+    const auto order = [](auto &s) {
+      return std::tuple(s.siblings, s.level, !s.sparse, s.level == 0 ? int64_t(s.size) : -int64_t(s.size));
+    };
+    return order(a) < order(b);
   });
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import pathlib
-import signal
 import subprocess
 import sys
 import time
@@ -17,7 +16,6 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
 import environments  # noqa: E402
 import operators  # noqa: E402
-import process  # noqa: E402
 import report  # noqa: E402
 from peers import PEERS  # noqa: E402
 from rows import Row, load, rows, save  # noqa: E402
@@ -57,10 +55,6 @@ def data(row, file, want=None):
     inputs, weights = row.arrays()
     save(file, inputs, weights, row.expected(inputs, weights) if want is None else want)
     return {"row": row.name, "data": str(file), "patience": 1.0}
-
-
-def state(peer):
-    return pathlib.Path(f"/proc/{peer.process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
 
 
 def bench(*options, **more):
@@ -256,83 +250,6 @@ def test_simd_holds_numpy_too(simd, missing):
     assert not set(missing) & set(done.stdout.split()), done.stdout
     if not done.returncode:  # a machine that has less warns
         assert "X86_V2" in done.stdout.split()
-
-
-# --- processes ---
-
-
-def test_a_peer_that_is_not_in_its_turn_is_stopped(start):
-    peer = start("numpy")
-    assert "version" in peer.ask(do="version")
-    end = time.monotonic() + 10
-    while state(peer) != "T" and time.monotonic() < end:  # the signal is on its way
-        time.sleep(0.01)
-    assert state(peer) == "T"
-    assert peer.ask(do="version")["version"] == np.__version__
-    peer.process.kill()
-    peer.process.wait()
-    assert peer.ask(do="version") == {"missing": "the process ended with -9"}
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupt_keeps_the_rows_measured_so_far(tmp_path, number):
-    out = tmp_path / "a.json"
-    command = [sys.executable, str(ROOT / "bench" / "operators.py"), "--peers", "opgraft", "numpy", "--json", str(out),
-               "--rows", NAME, "RMSNorm", "RoPE", "Softmax", "--rounds", "2"]  # fmt: skip
-    running = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    for line in running.stderr:
-        if line.startswith("[2/"):
-            break
-    running.send_signal(number)
-    text, said = running.communicate(timeout=60)
-    assert running.returncode == 130 and "interrupted" in said
-    kept = json.loads(out.read_text())["rows"]
-    assert kept and len(kept) < 10 and all(f"| {name} " in text for name in kept)
-
-
-def test_a_killed_benchmark_keeps_the_rows_it_had(tmp_path):
-    out, table = tmp_path / "a.json", tmp_path / "a.md"
-    command = [sys.executable, str(ROOT / "bench" / "operators.py"), "--peers", "opgraft", "numpy", "--json", str(out),
-               "--markdown", str(table), "--rows", NAME, "RMSNorm", "RoPE", "--rounds", "2"]  # fmt: skip
-    running = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-    for line in running.stderr:
-        if line.startswith("[3/"):
-            break
-    running.kill()
-    running.wait()
-    kept = json.loads(out.read_text())["rows"]
-    assert NAME in kept and "min" in kept[NAME]["figures"]["numpy"] and f"| {NAME} " in table.read_text()
-
-
-@pytest.mark.parametrize("code", ["print('{\"secon', flush=True); sys.stdin.read()", "time.sleep(60)"],
-                         ids=["cut off", "none"])  # fmt: skip
-def test_a_peer_whose_answer_does_not_come_is_ended_and_its_figure_is_missing(code, monkeypatch):
-    monkeypatch.setattr(process, "PATIENCE", 3)
-    code = f"import sys, time; sys.stdin.readline(); {code}"
-    peer = process.Process([sys.executable, "-c", code], 1, subprocess.DEVNULL)
-    assert peer.ask(do="version") == {"missing": "the process ended with -9"}
-    peer.close()
-
-
-def test_a_killed_benchmark_leaves_no_stopped_peers():
-    code = (
-        f"import os, signal, sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import operators, subprocess\n"
-        "peer = operators.Peer('numpy', sys.executable, 1, 'best', subprocess.DEVNULL)\n"
-        "peer.ask(do='version'); print(peer.process.pid, flush=True); os.kill(os.getpid(), signal.SIGKILL)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
-    pid, end = int(done.stdout), time.monotonic() + 10
-
-    def alive():
-        try:
-            stat = pathlib.Path(f"/proc/{pid}/stat").read_text()
-        except FileNotFoundError:
-            return False
-        return stat.rsplit(")", 1)[1].split()[0] != "Z"
-
-    while alive() and time.monotonic() < end:
-        time.sleep(0.01)
-    assert not alive()
 
 
 # --- options and environments ---

@@ -1,4 +1,4 @@
-"""Rotary embedding and grouped, causal attention: the ways they are spelled are swapped, what looks alike is not."""
+"""Rotary embedding: the ways it is spelled are swapped, what looks alike is not."""
 
 import ml_dtypes
 import numpy as np
@@ -331,120 +331,6 @@ def test_a_table_that_makes_the_result_larger_is_left_alone():
     assert swapped(rewrite.substitute(net, prove=(normal(1, D), normal(S, D), normal(S, D, seed=1)))) == []
 
 
-KV, T = 2, 7
-
-
-def repeated(x, copies, by):
-    """Every head of keys for `copies` query heads, one after another."""
-    b, h, t, d = x.shape
-    if by == "BroadcastTo":
-        y = ops.broadcast_to(ops.expand_dims(x, 2), (b, h, copies, t, d))
-    elif by == "Reshape":
-        y = ops.broadcast_to(x.reshape(b, h, 1, t, d), (b, h, copies, t, d))
-    elif by == "a new axis":
-        y = ops.broadcast_to(x[:, :, None], (b, h, copies, t, d))
-    elif by == "Reshape of joined rows":
-        y = ops.broadcast_to(x.reshape(b, h, 1, t * d), (b, h, copies, t * d))
-    elif by == "Tile of joined rows":  # as MindFormers has it
-        y = ops.tile(x.reshape(b, h, 1, t * d), (1, 1, copies, 1))
-    elif by == "Tile of Reshape":
-        y = ops.tile(x.reshape(b, h, 1, t, d), (1, 1, copies, 1, 1))
-    elif by == "Tile of a new axis":
-        y = ops.tile(x[:, :, None], (1, 1, copies, 1, 1))
-    else:
-        y = ops.tile(ops.expand_dims(x, 2), (1, 1, copies, 1, 1))
-    return y.reshape(b, h * copies, t, d)
-
-
-def in_turn(x, copies, by):
-    b, h, t, d = x.shape
-    if by == "Tile":
-        return ops.tile(x, (1, copies, 1, 1))
-    if by == "Tile of joined rows":
-        return ops.tile(x.reshape(b, 1, h, t * d), (1, copies, 1, 1)).reshape(b, copies * h, t, d)
-    y = x.reshape(b, 1, h, t, d) if "Reshape" in by else x[:, None]
-    if "Tile" in by:
-        return ops.tile(y, (1, copies, 1, 1, 1)).reshape(b, copies * h, t, d)
-    return ops.broadcast_to(y, (b, copies, h, t, d)).reshape(b, copies * h, t, d)
-
-
-class Grouped(nn.Cell):
-    def __init__(self, by, mask=None, in_turn=False):
-        super().__init__()
-        self.by, self.in_turn = by, in_turn
-        self.mask = None if mask is None else Tensor(mask)
-
-    def construct(self, q, k, v):
-        if self.in_turn:  # heads 0, 1, 0, 1, ...
-            k, v = (in_turn(x, 3, self.by) for x in (k, v))
-        else:
-            k, v = (repeated(x, 3, self.by) for x in (k, v))
-        s = ops.bmm(q, k, transpose_b=True) * D**-0.5
-        return ops.bmm(ops.softmax(s if self.mask is None else s + self.mask, -1), v)
-
-
-def reference(q, k, v, mask=0.0):
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    k, v = (np.repeat(x, q.shape[1] // k.shape[1], 1) for x in (k, v))
-    s = q @ k.swapaxes(-1, -2) * D**-0.5 + mask
-    p = np.exp(s - s.max(-1, keepdims=True))
-    return p / p.sum(-1, keepdims=True) @ v
-
-
-def triangle(s, t, value=-np.inf):
-    return np.triu(np.full((s, t), value, np.float32), t - s + 1)
-
-
-def given(s=S):
-    return normal(B, 3 * KV, s, D), normal(B, KV, T, D, seed=1), normal(B, KV, T, D, seed=2)
-
-
-def graph_of(net):
-    (node,) = [n for n in net._grafted[0][0].graph.nodes if n["op"] == "ScaledDotProductAttention"]
-    return node
-
-
-TILES = ["Tile of Reshape", "Tile of a new axis", "Tile of joined rows"]
-# Scores of D products, sums of T weights that are at most 1, softmax's 8 roundings; of both factors of the quotient.
-ROUNDINGS = 2 * (8 * D + T + 8)
-
-
-@pytest.mark.parametrize("mask", [None, triangle(S, T), triangle(S, T, -1e9)[None, None]], ids=["full", "inf", "1e9"])
-@pytest.mark.parametrize("by", ["BroadcastTo", "Tile", "Reshape", "a new axis", "Reshape of joined rows", *TILES])
-def test_repeated_heads_are_read_in_place(by, mask):
-    net, x = Grouped(by, mask), given()
-    report = rewrite.substitute(net, prove=x)
-    node = graph_of(net)
-    assert not {"BroadcastTo", "Tile"} & {n["op"] for n in net._grafted[0][0].graph.nodes}, str(report)
-    assert len(node["inputs"]) == 3 and bool(node["attrs"].get("is_causal")) == (mask is not None)
-    close(net(*x).asnumpy(), reference(*x, mask=0.0 if mask is None else mask), ROUNDINGS, np.abs(x[2]).max())
-
-
-@pytest.mark.parametrize("by", ["Tile", "Reshape", "a new axis", *TILES])
-def test_heads_in_turn_are_no_groups(by, tmp_path):
-    net, x = Grouped(by, in_turn=True), given()
-    graph = opgraft.load(opgraft.export(net, *map(Tensor, x), file_name=tmp_path / "net"))
-    assert swapped(rewrite.substitute(graph)) == ["ScaledDotProductAttention"]
-    assert [n["op"] for n in graph.nodes].count("Tile" if "Tile" in by else "BroadcastTo") == 2
-    got = nn.GraphCell(graph)(*map(Tensor, x)).asnumpy()
-    close(got, net(*x).asnumpy(), 2 * ROUNDINGS, np.abs(x[2]).max())
-
-
-@pytest.mark.parametrize("mask", [
-    triangle(S, T).T[::-1, ::-1].T.copy(),  # the keys before are hidden
-    np.triu(np.full((S, T), -np.inf, np.float32), 1),  # counted from the first key
-    triangle(S, T, -10.0),  # leaves weights
-    np.where(np.arange(S * T).reshape(S, T) == 3, 0.5, triangle(S, T)).astype(np.float32),
-], ids=["reversed", "top left", "finite", "more than that"])  # fmt: skip
-def test_another_mask_stays(mask):
-    net, x = Grouped("Tile", mask), given()
-    report = rewrite.substitute(net, prove=x)
-    node = graph_of(net)
-    assert not report.left  # a mask is mostly another one: nothing is said
-    assert len(node["inputs"]) == 4 and not node["attrs"].get("is_causal")
-    close(net(*x).asnumpy(), reference(*x, mask=mask), ROUNDINGS, np.abs(x[2]).max())
-
-
 def test_functions():
     x, cos, sin = normal(B, H, S, D), wide(COS, 1), wide(SIN, 1)
     close(
@@ -461,10 +347,3 @@ def test_functions():
     with pytest.raises(TypeError, match="apply_rotary_pos_emb: position_ids"):
         ops.apply_rotary_pos_emb(x, key, COS, SIN, "first")
     np.testing.assert_array_equal(ops.Stack(-1)((x, x)).asnumpy(), np.stack([x, x], -1))
-    q, k, v = given(1)
-    lengths = np.array([3, T], np.int32)
-    got = ops.cached_attention(q, k, v, lengths).asnumpy()
-    for b, n in enumerate(lengths):
-        want = reference(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n])
-        close(got[b : b + 1], want, ROUNDINGS, np.abs(v).max())
-    np.testing.assert_array_equal(got, ops.cached_attention(q, k, v, lengths, D**-0.5).asnumpy())
