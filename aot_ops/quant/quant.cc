@@ -19,6 +19,16 @@
 namespace opgraft {
 // Bits of what a row does besides scale and offset. kPast: its float32 goes past the caches.
 enum Form { kPlain = 0, kDivide = 1, kRoundFirst = 2, kRelu = 4, kUnsigned = 8, kPast = 16 };
+
+inline constexpr int kRowsTogether = 4;
+// Numbers of one row, or of kRowsTogether rows one after another in memory, whose scales and offsets are the same.
+struct QuantSpan {
+  const void *x;
+  void *y;
+  int64_t n, rows;
+  const float *scale, *offset;
+  int64_t step;  // of scale and offset from one element to the next: 1, or 0
+};
 }  // namespace opgraft
 #endif
 
@@ -55,28 +65,39 @@ template <class D> HWY_INLINE void Narrow(hn::Vec<D> v, D d, uint8_t *p) {
 }
 template <class D, class T> HWY_INLINE void Narrow(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
 
-// n elements by f(x, scale, offset); `step` 0: one scale and offset for all of them.
-template <class X, class Y, class F> HWY_INLINE void Each(const void *from, void *to, int64_t n, const float *scale,
-                                                          const float *offset, int64_t step, int form, const F &f) {
+// The rows' elements by f(x, scale, offset).
+template <class X, class Y, class F> HWY_INLINE void Each(const QuantSpan &s, int form, const F &f) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const X *x = static_cast<const X *>(from);
-  Y *y = static_cast<Y *>(to);
+  const int64_t lanes = int64_t(hn::Lanes(d)), n = s.n, rows = s.rows, step = s.step;  // not s: y's bytes might be s's
+  const X *x = static_cast<const X *>(s.x);
+  Y *y = static_cast<Y *>(s.y);
+  const float *scale = s.scale, *offset = s.offset;
   const auto at = [&](const float *p, int64_t i) HWY_ATTR { return step ? hn::LoadU(d, p + i) : hn::Set(d, *p); };
   int64_t i = 0;
   const auto vector = [&]() HWY_ATTR { return f(LoadWide(d, x + i), at(scale, i), at(offset, i)); };
   if constexpr (std::is_same_v<Y, float>) {
-    if (form & kPast && reinterpret_cast<uintptr_t>(y) % (4 * size_t(lanes)) == 0)
+    if (form & kPast && reinterpret_cast<uintptr_t>(y) % (4 * size_t(lanes)) == 0 && rows == 1)
       for (; i + lanes <= n; i += lanes) hn::Stream(vector(), d, y + i);
   }
-  for (; i + lanes <= n; i += lanes) Narrow(vector(), d, y + i);
+  if (rows == kRowsTogether) {
+    for (; i + lanes <= n; i += lanes) {
+      const auto factor = at(scale, i), shift = at(offset, i);
+#pragma GCC unroll 4
+      for (int r = 0; r < kRowsTogether; ++r) Narrow(f(LoadWide(d, x + r * n + i), factor, shift), d, y + r * n + i);
+    }
+  } else {
+    for (; i + lanes <= n; i += lanes) Narrow(vector(), d, y + i);
+  }
   if (i == n) return;
   HWY_ALIGN X xs[hn::MaxLanes(d)] = {};
   HWY_ALIGN Y ys[hn::MaxLanes(d)];
   HWY_ALIGN float scales[hn::MaxLanes(d)] = {}, offsets[hn::MaxLanes(d)] = {};
-  for (int64_t j = i; j < n; ++j) xs[j - i] = x[j], scales[j - i] = scale[j * step], offsets[j - i] = offset[j * step];
-  Narrow(f(LoadWide(d, xs), hn::Load(d, scales), hn::Load(d, offsets)), d, ys);
-  for (int64_t j = i; j < n; ++j) y[j] = ys[j - i];
+  for (int64_t j = i; j < n; ++j) scales[j - i] = scale[j * step], offsets[j - i] = offset[j * step];
+  for (int64_t r = 0; r < rows; ++r, x += n, y += n) {
+    for (int64_t j = i; j < n; ++j) xs[j - i] = x[j];
+    Narrow(f(LoadWide(d, xs), hn::Load(d, scales), hn::Load(d, offsets)), d, ys);
+    for (int64_t j = i; j < n; ++j) y[j] = ys[j - i];
+  }
 }
 
 // The compiler would make one rounding of the product's and the sum's: other results than those of Mul and Add.
@@ -88,43 +109,38 @@ template <class V> HWY_INLINE V Rounded(V v) {
 }
 
 // Each step is rounded to float32, as in the operators that it stands for.
-template <class T, class Y, bool divide, bool round_first>
-void QuantiseAs(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step) {
+template <class T, class Y, bool divide, bool round_first> void QuantiseAs(const QuantSpan &s) {
   const auto f = [](auto v, auto s, auto o) HWY_ATTR {
     v = divide ? hn::Div(v, s) : Rounded(hn::Mul(v, s));
     return round_first ? hn::Trunc(hn::Add(hn::Round(v), o)) : hn::Add(v, o);
   };
-  Each<T, Y>(x, y, n, scale, offset, step, kPlain, f);
+  Each<T, Y>(s, kPlain, f);
 }
-template <class T, class Y>
-void QuantiseTo(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
+template <class T, class Y> void QuantiseTo(const QuantSpan &s, int form) {
   switch (form & (kDivide | kRoundFirst)) {
-    case kPlain: return QuantiseAs<T, Y, false, false>(x, y, n, scale, offset, step);
-    case kDivide: return QuantiseAs<T, Y, true, false>(x, y, n, scale, offset, step);
-    case kRoundFirst: return QuantiseAs<T, Y, false, true>(x, y, n, scale, offset, step);
-    default: return QuantiseAs<T, Y, true, true>(x, y, n, scale, offset, step);
+    case kPlain: return QuantiseAs<T, Y, false, false>(s);
+    case kDivide: return QuantiseAs<T, Y, true, false>(s);
+    case kRoundFirst: return QuantiseAs<T, Y, false, true>(s);
+    default: return QuantiseAs<T, Y, true, true>(s);
   }
 }
-template <class T>
-void Quantise(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
-  if (form & kUnsigned) QuantiseTo<T, uint8_t>(x, y, n, scale, offset, step, form);
-  else QuantiseTo<T, int8_t>(x, y, n, scale, offset, step, form);
+template <class T> void Quantise(const QuantSpan &s, int form) {
+  if (form & kUnsigned) QuantiseTo<T, uint8_t>(s, form);
+  else QuantiseTo<T, int8_t>(s, form);
 }
-template <class T>
-void FromBytes(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
+template <class T> void FromBytes(const QuantSpan &s, int form) {
   const auto f = [](auto v, auto s, auto o) HWY_ATTR { return hn::Mul(hn::Add(v, o), s); };
-  if (form & kUnsigned) Each<uint8_t, T>(x, y, n, scale, offset, step, form, f);
-  else Each<int8_t, T>(x, y, n, scale, offset, step, form, f);
+  if (form & kUnsigned) Each<uint8_t, T>(s, form, f);
+  else Each<int8_t, T>(s, form, f);
 }
-template <class T>
-void FromInt32(const void *x, void *y, int64_t n, const float *scale, const float *offset, int64_t step, int form) {
+template <class T> void FromInt32(const QuantSpan &s, int form) {
   const hn::ScalableTag<float> d;
   const auto least = hn::Set(d, form & kRelu ? 0.0f : -HUGE_VALF);
   const auto f = [&](auto v, auto s, auto) HWY_ATTR {
     v = hn::Mul(v, s);
     return hn::IfThenElse(hn::Lt(v, least), least, v);  // keeps NaN
   };
-  Each<int32_t, T>(x, y, n, scale, offset, step, form, f);
+  Each<int32_t, T>(s, form, f);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -245,13 +261,14 @@ template <Kind kind> void Kernel(Context &c) {
   const bool last = r.inner == 1;
   const bool past = goes_past_caches(c);
   const int as = form<kind>(c) | (past ? kPast : 0);
-  // Runs of one channel; on the last axis, of all of them.
+  // Runs of one channel; on the last axis, of all of them, and some together, which read scale and offset once.
   const int64_t run = last ? r.channels : r.inner;
   c.parallel_for(size, 16384, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end;) {
       const int64_t at = i % run, n = std::min(end - i, run - at), channel = last ? at : i / run % r.channels;
-      f(x + i * in, y + i * out, n, r.scale.data() + channel, r.offset.data() + channel, last ? 1 : 0, as);
-      i += n;
+      const int64_t rows = last && !past && n == run && end - i >= kRowsTogether * run ? kRowsTogether : 1;
+      f({x + i * in, y + i * out, n, rows, r.scale.data() + channel, r.offset.data() + channel, last ? 1 : 0}, as);
+      i += n * rows;
     }
     if (past) hwy::FlushStream();
   });

@@ -22,7 +22,7 @@ OPGRAFT_SIMD(CopyPast)
 
 namespace {
 
-constexpr int64_t kGrain = 16384, kLine = 64;  // elements, bytes
+constexpr int64_t kGrain = 16384, kLine = 64, kFarApart = 2048;  // elements, bytes, bytes
 
 std::vector<int> permutation(const Arguments &a) {
   const int rank = a.input(0).rank();
@@ -57,6 +57,8 @@ Turning turning(const Strided<1> &walk, int64_t bytes) {
   }
   const int64_t tile = kTileBytes / bytes;
   t.tiles_down = (t.down + kTileDown - 1) / kTileDown, t.tiles_across = (t.across + tile - 1) / tile;
+  // Rows that lie so far apart share few sets of the first cache: what was fetched of them must be used at once.
+  t.by_lines = t.x_step * bytes % kFarApart == 0 || t.y_step * bytes % kFarApart == 0;
   return t;
 }
 

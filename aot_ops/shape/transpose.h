@@ -11,7 +11,8 @@ struct Turning {
   int64_t down, across, x_step, y_step;
   Strided<2> matrices;  // where each begins in x and in y
   int64_t tiles_down, tiles_across;
-  bool past;  // y goes past the caches: its rows begin at lines
+  bool by_lines;  // a tile's columns are turned a line of x at a time, not a row of blocks at a time
+  bool past;      // y goes past the caches: its rows begin at lines
 };
 
 constexpr int64_t kTileDown = 64, kTileBytes = 256;  // rows of a tile of y, and bytes of a row

@@ -47,23 +47,26 @@ HWY_INLINE void TurnBlock(D d, const U *x, int64_t x_step, U *y, int64_t y_step)
   }
 }
 
-// Whole blocks, from row i of x on; -> the first row that is left.
-template <bool kPast, class D, class U>
-int64_t TurnRows(D d, const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across, int64_t i) {
+// Whole blocks of `columns` columns of x, then those beside them, from row i of x on; -> the first row that is left.
+template <bool kPast, class D, class U> int64_t TurnRows(D d, const U *x, int64_t x_step, U *y, int64_t y_step,
+                                                         int64_t down, int64_t across, int64_t columns, int64_t i) {
   constexpr int64_t kSide = 16 / sizeof(U), kRows = int64_t(hn::MaxLanes(D()));
-  for (; i + kRows <= across; i += kRows)
-    for (int64_t j = 0; j + kSide <= down; j += kSide)
-      TurnBlock<kPast>(d, x + i * x_step + j, x_step, y + j * y_step + i, y_step);
-  return i;
+  const int64_t whole = down / kSide * kSide, end = i + (across - i) / kRows * kRows;
+  for (int64_t first = 0; first < whole; first += columns)
+    for (int64_t row = i; row < end; row += kRows)
+      for (int64_t j = first; j < std::min(first + columns, whole); j += kSide)
+        TurnBlock<kPast>(d, x + row * x_step + j, x_step, y + j * y_step + row, y_step);
+  return end;
 }
 
-template <class U>
-void TurnTile(const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across, bool past) {
+template <class U> void TurnTile(const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across,
+                                 bool by_lines, bool past) {
   constexpr int64_t kSide = 16 / sizeof(U);
+  const int64_t columns = by_lines ? int64_t(64 / sizeof(U)) : kTileDown;
   const hn::ScalableTag<U> d;
-  int64_t turned = past ? TurnRows<true>(d, x, x_step, y, y_step, down, across, 0)
-                        : TurnRows<false>(d, x, x_step, y, y_step, down, across, 0);
-  turned = TurnRows<false>(hn::FixedTag<U, kSide>(), x, x_step, y, y_step, down, across, turned);
+  int64_t turned = past ? TurnRows<true>(d, x, x_step, y, y_step, down, across, columns, 0)
+                        : TurnRows<false>(d, x, x_step, y, y_step, down, across, columns, 0);
+  turned = TurnRows<false>(hn::FixedTag<U, kSide>(), x, x_step, y, y_step, down, across, columns, turned);
   const int64_t whole = down / kSide * kSide;
   for (int64_t j = 0; j < whole; ++j)
     for (int64_t i = turned; i < across; ++i) y[j * y_step + i] = x[i * x_step + j];
@@ -80,7 +83,7 @@ template <class U> void TurnTilesOf(const Turning &t, const U *x, U *y, int64_t 
       const int64_t tile = begin - matrix * each;
       const int64_t j = tile / t.tiles_across * kTileDown, i = tile % t.tiles_across * kAcross;
       TurnTile(x + at[0] + i * t.x_step + j, t.x_step, y + at[1] + j * t.y_step + i, t.y_step,
-               std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i), t.past);
+               std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i), t.by_lines, t.past);
     }
   };
   t.matrices.walk(begin / each, (end + each - 1) / each, turn);
