@@ -302,9 +302,10 @@ cmd_bench() {
   "$PY" bench/call_overhead.py --out "$out/call.json"
   if [ -e .venv-mindspore/.requirements.sha256 ]; then
     (mkdir -p "$BUILD/mindspore" && cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" GLOG_v=3 \
-      "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$out/mindspore.json" ${quick:+--rounds 5})
+      "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$out/mindspore.json" ${quick:+--rounds 5}
+      [ -n "$quick" ] || "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_threads.py" --out "$out/mindspore_threads.json" || true)
   else
-    echo "skipped: mindspore_calls.py needs MindSpore, which is not installed"
+    echo "skipped: mindspore_calls.py and mindspore_threads.py need MindSpore, which is not installed"
   fi
   say "in $out: operators.md, operators.svg and the figures as JSON"
 }

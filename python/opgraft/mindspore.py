@@ -9,7 +9,7 @@ import pathlib
 import re
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, context, ops
 from mindspore.ops import CustomRegOp, DataType
 from mindspore.ops.signature import make_sig
 
@@ -113,6 +113,11 @@ def _value(graph, declared, arg):
     return graph.add_input(declared["name"], type_id(name), arg["shape"])
 
 
+def _share_threads():
+    """The pool takes no more threads than MindSpore was told to give its own operators."""
+    _core.set_host_threads(context.get_context("runtime_num_threads"))
+
+
 _good = {}  # files that MindSpore can load, by path: their state when that was asked
 
 
@@ -143,6 +148,7 @@ def custom(spec, *, n_inputs=None, n_outputs=None, out_shape=None, out_dtype=Non
     """
     op = _core.resolve(spec)
     _check_file(op)
+    _share_threads()
     manifest = op.manifest
     declared, values = dict(manifest["attrs"]), {i["name"] for i in manifest["inputs"] if i["value"]}
     unknown = [k for k in attrs if k not in declared and k not in values]

@@ -166,6 +166,9 @@ void bind_registry(py::module_ &m) {
       "why; probe: its functions are called, in processes of their own");
   m.def("set_threads", &opgraft_set_threads, py::arg("n"));
   m.def(
+      "set_host_threads", &opgraft_set_host_threads, py::arg("n"),
+      "How many threads another framework in the process gives its own operators, 0 for none; how many opgraft's take");
+  m.def(
       "run_op",
       [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::dict &attrs) {
         auto in = to_tensors(inputs);

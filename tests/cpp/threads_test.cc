@@ -10,8 +10,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -271,6 +273,78 @@ TEST_F(Pool, AWorkerSleepsOffTheCoreOfTheThreadThatWakesIt) {
   cpu_set_t now;
   ASSERT_EQ(sched_getaffinity(0, sizeof now, &now), 0);
   EXPECT_TRUE(CPU_EQUAL(&now, &all));  // the owner's own is as it was
+}
+TEST_F(Pool, AWorkerMakesRoomForASecondCallerAndComesBack) {
+  using std::chrono::milliseconds;
+  opgraft_set_threads(2);
+  ASSERT_TRUE(meet(2));
+  int good = 0, crowded = 0;
+  EXPECT_TRUE(within_20_s([&] {
+    enum { kBefore, kBeside, kAfter };
+    std::atomic<int> stage{kBefore}, begun[3]{};  // chunks of the worker
+    std::atomic<bool> over{false};
+    std::thread second([&] {
+      while (!begun[kBefore] && !over) std::this_thread::yield();
+      parallel_for(64, 1, [&](int64_t, int64_t, int32_t) {
+        spin(milliseconds(2));  // a chunk that it was about to begin
+        stage = kBeside;
+        spin(milliseconds(20));
+        stage = kAfter;
+      });
+    });
+    parallel_for(8, 1, [&](int64_t, int64_t, int32_t worker) {
+      begun[stage] += worker != 0;
+      spin(milliseconds(10));
+    });
+    over = true;
+    second.join();
+    crowded += begun[kBeside] > 0;
+    good += begun[kBefore] && !begun[kBeside] && begun[kAfter];
+    return good == 5;
+  }));
+  EXPECT_LE(crowded, 1);
+}
+// Chunks of 160 us; a caller comes at any time, its first chunk may begin beside one of a worker.
+TEST_F(Pool, NoWorkerBeginsAChunkBesideAsManyCallersAsThereMayBeThreads) {
+  constexpr int kThreads = 2;
+  opgraft_set_threads(kThreads);
+  ASSERT_TRUE(meet(kThreads));
+  EXPECT_TRUE(within_20_s([] {
+    std::atomic<int> inside{0}, chunks{0}, excess{0};
+    const Body body = [&](int64_t begin, int64_t end, int32_t worker) {
+      const int at_work = ++inside;
+      if (worker) ++chunks, excess += at_work > kThreads;
+      spin((end - begin) * std::chrono::microseconds(20));
+      --inside;
+    };
+    const auto call = [&] {
+      for (int i = 0; i < 200; ++i) {
+        parallel_for(64, 1, body);
+        if (i % 3) std::this_thread::sleep_for(std::chrono::microseconds(700));
+      }
+    };
+    std::thread second(call);
+    call();
+    second.join();
+    return chunks > 50 && excess <= chunks / 50;
+  }));
+}
+TEST(PoolThreads, AHostSaysHowManyAtMostUnlessTheUserSaysHowMany) {
+  const char *const variable = "OPGRAFT_NUM_THREADS";
+  const char *const before = std::getenv(variable);
+  const std::string value = before ? before : "";
+  unsetenv(variable);
+  const int own = opgraft_set_threads(0);
+  EXPECT_EQ(opgraft_set_host_threads(1), 1);
+  EXPECT_EQ(opgraft_set_host_threads(own + 28), own);
+  EXPECT_EQ(opgraft_set_threads(3), 3);
+  EXPECT_EQ(opgraft_set_host_threads(1), 3);
+  EXPECT_EQ(opgraft_set_threads(0), 1);
+  setenv(variable, "5", 1);
+  EXPECT_EQ(opgraft_set_threads(0), 5);
+  if (before) setenv(variable, value.c_str(), 1);
+  else unsetenv(variable);
+  opgraft_set_host_threads(0);
 }
 TEST_F(Pool, AProcessMayEndWhileALoopRuns) {
   ASSERT_TRUE(meet(4));
