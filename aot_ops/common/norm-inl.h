@@ -7,6 +7,7 @@
 #endif
 
 #include <cmath>
+#include <limits>
 
 #include "aot_ops/common/stream-inl.h"
 #include "opgraft/simd.h"
@@ -27,6 +28,11 @@ template <class D, class T> HWY_INLINE void StoreSome(hn::Vec<D> v, D d, T *p, s
 
 // Whether float32 held the squares that have this mean: they did not overflow, and were not too small for it.
 HWY_INLINE bool Held(double mean, double epsilon) { return mean <= 3e38 && mean + epsilon >= 1e-30; }
+
+// Whether float32 has the number with all its bits.
+HWY_INLINE bool Normal(float v) {
+  return v >= std::numeric_limits<float>::min() && v <= std::numeric_limits<float>::max();
+}
 
 // Mean and variance of n > 0 elements in two sweeps over a row that the first brings into L1. The
 // second sums d = x - mean and d^2 and corrects both for the rounding of the first mean (Chan, Golub and

@@ -18,7 +18,7 @@ namespace opgraft::HWY_NAMESPACE {
 // With the row as it was normalised, h = (x - mean) rstd, and g = dy gamma (Ba, Kiros and Hinton 2016, derived):
 // dx = rstd (g - mean of g - h mean of g h), dgamma = sum over rows of dy h, dbeta = that of dy. kCenter: LayerNorm;
 // RMSNorm has no mean, and no mean of g. False, and nothing is written, where float32 does not hold what comes of the
-// row.
+// row, or where other rows might make sums of it that float32 does not hold, though it does their result.
 template <bool kCenter, class T, class G>
 bool NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) {
   const hn::ScalableTag<float> d;
@@ -36,35 +36,37 @@ bool NormGradRow(const NormGradRows &a, int64_t r, float *dgamma, float *dbeta) 
     rstd = a.rstd ? a.rstd[r] : float(1.0 / std::sqrt(double(at.variance) + a.epsilon));
   } else {
     rstd = a.rstd ? a.rstd[r] : InverseRms(x, n, a.epsilon);
+    if (HWY_UNLIKELY(!Normal(rstd))) return false;
   }
   const auto scale = hn::Set(d, rstd), base = hn::Set(d, at.base), shift = hn::Set(d, -at.shift * rstd);
   auto unit = [&](auto v) HWY_ATTR {
     if constexpr (kCenter) return hn::MulAdd(hn::Sub(v, base), scale, shift);
     else return hn::Mul(v, scale);
   };
-  auto c0 = hn::Zero(d), s0 = c0, c1 = c0, s1 = c0;
-  auto add = [&](auto v, auto g, auto &c, auto &s) HWY_ATTR {
-    if constexpr (kCenter) c = hn::Add(c, g);
+  auto c0 = hn::Zero(d), s0 = c0, q0 = c0, c1 = c0, s1 = c0, q1 = c0;
+  auto add = [&](auto v, auto grad, auto g, auto &c, auto &s, auto &q) HWY_ATTR {
+    if constexpr (kCenter) c = hn::Add(c, g), q = hn::Add(q, hn::Abs(grad));
     s = hn::MulAdd(unit(v), g, s);
   };
   for (int64_t from = 0; from < n; from += m) {
     const T *px = x + from, *pd = dy + from;
-    auto weighted = [&](int64_t i) HWY_ATTR {
-      const auto v = LoadF32(d, pd + i);
-      return gamma ? hn::Mul(v, LoadF32(d, gamma + i)) : v;
+    auto whole = [&](int64_t i, auto &c, auto &s, auto &q) HWY_ATTR {
+      const auto grad = LoadF32(d, pd + i);
+      add(LoadF32(d, px + i), grad, gamma ? hn::Mul(grad, LoadF32(d, gamma + i)) : grad, c, s, q);
     };
     int64_t i = 0;
-    for (; i + 2 * lanes <= m; i += 2 * lanes) {
-      add(LoadF32(d, px + i), weighted(i), c0, s0);
-      add(LoadF32(d, px + i + lanes), weighted(i + lanes), c1, s1);
-    }
-    for (; i + lanes <= m; i += lanes) add(LoadF32(d, px + i), weighted(i), c0, s0);
+    for (; i + 2 * lanes <= m; i += 2 * lanes) whole(i, c0, s0, q0), whole(i + lanes, c1, s1, q1);
+    for (; i + lanes <= m; i += lanes) whole(i, c0, s0, q0);
     if (const size_t rest = size_t(m - i)) {
-      auto g = LoadF32N(d, pd + i, rest);
-      if (gamma) g = hn::Mul(g, LoadF32N(d, gamma + i, rest));
-      add(FirstLanes(d, LoadF32N(d, px + i, rest), rest), g, c1, s1);
+      const auto grad = LoadF32N(d, pd + i, rest);
+      const auto g = gamma ? hn::Mul(grad, LoadF32N(d, gamma + i, rest)) : grad;
+      add(FirstLanes(d, LoadF32N(d, px + i, rest), rest), grad, g, c1, s1, q1);
     }
   }
+  // Each dy is then below 1e30, and as many rows as there may be add up to what float32 holds. RMSNorm has no dbeta,
+  // and what dgamma adds up is in s, unless gamma is 0 there.
+  if constexpr (kCenter)
+    if (HWY_UNLIKELY(!hn::AllTrue(d, hn::Le(hn::Add(q0, q1), hn::Set(d, 1e30f))))) return false;
   const float inverse = 1.0f / float(n);
   const auto c = hn::Mul(hn::SumOfLanes(d, hn::Add(c0, c1)), hn::Set(d, inverse));
   const auto s = hn::Mul(hn::SumOfLanes(d, hn::Add(s0, s1)), hn::Set(d, inverse));
@@ -97,7 +99,7 @@ template <bool kCenter, class T> void NormGradBlocks(const NormGradRows &a, int6
     if (kCenter) std::fill_n(dbeta, a.params, 0.0f);
     const int64_t last = std::min(a.rows, (k + 1) * a.block);
     for (int64_t r = k * a.block; r < last; ++r)
-      if (!row(a, r, dgamma, dbeta)) norm_grad_row<T>(a, r, kCenter, dgamma, dbeta);
+      if (!row(a, r, dgamma, dbeta)) norm_grad_row_apart<T>(a, r, k, kCenter);
   }
 }
 

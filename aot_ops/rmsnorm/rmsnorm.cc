@@ -28,6 +28,16 @@ struct RmsNormRows {
   bool wide;  // gamma is float32, else x's type
   bool past;  // y goes past the caches, if it is float32
 };
+
+// Row r, x, in double: the scalar twin, and the kernel where float32 does not hold the row's scale.
+template <class T> [[gnu::noinline]] void rms_norm_row(const RmsNormRows &g, int64_t r, const T *x) {
+  T *y = static_cast<T *>(g.y) + r * g.n;
+  double square = 0;
+  for (int64_t i = 0; i < g.n; ++i) square += double(float(x[i])) * double(float(x[i]));
+  const double scale = 1 / std::sqrt(square / double(g.n) + g.epsilon);
+  if (g.rstd) g.rstd[r] = float(scale);
+  for (int64_t i = 0; i < g.n; ++i) y[i] = T(float(double(float(x[i])) * scale * param<T>(g.gamma, g.wide, i, 1)));
+}
 }  // namespace opgraft
 #endif
 
@@ -39,7 +49,9 @@ template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int
     const T *x = NormalisedRow<T>(g, r);
     const float scale = InverseRms(x, g.n, g.epsilon);
     if (g.rstd) g.rstd[r] = scale;
-    ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n, g.past);
+    if (HWY_LIKELY(Normal(scale)))
+      ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n, g.past);
+    else rms_norm_row(g, r, x);
   }
   if (g.past) hwy::FlushStream();
 }
@@ -126,15 +138,7 @@ template <bool kAdd, int kRstd> void Reference(Context &c) {
   if (g.n == 0 && g.rstd) std::fill_n(g.rstd, c.output(kRstd).size(), NAN);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t r = 0; r < row_count(c, g.n); ++r) {
-      const T *x = normalised_row<T>(g, r);
-      T *y = static_cast<T *>(g.y) + r * g.n;
-      double square = 0;
-      for (int64_t i = 0; i < g.n; ++i) square += double(float(x[i])) * double(float(x[i]));
-      const double scale = 1 / std::sqrt(square / double(g.n) + g.epsilon);
-      if (g.rstd) g.rstd[r] = float(scale);
-      for (int64_t i = 0; i < g.n; ++i) y[i] = T(float(double(float(x[i])) * scale * param<T>(g.gamma, g.wide, i, 1)));
-    }
+    for (int64_t r = 0; r < row_count(c, g.n); ++r) rms_norm_row(g, r, normalised_row<T>(g, r));
   });
 }
 
