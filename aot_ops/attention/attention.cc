@@ -33,63 +33,71 @@ namespace {
 
 enum { kMask = 3, kMask2 };
 
-bool packed_layout(const Arguments &c) {
+// Where the heads lie: before the sequence, behind it, or with their elements in one dimension.
+enum Layout { kBHSD, kBSHD, kPacked };
+Layout layout_of(const Arguments &c) {
   const std::string l = c.attr_string("layout", "BHSD");
-  c.check(l == "BHSD" || l == "BSE" || l == "BSHD_PACKED", "layout must be BHSD, BSE or BSHD_PACKED, got '", l, "'");
-  return l != "BHSD";
+  c.check(l == "BHSD" || l == "BSHD" || l == "BSE" || l == "BSHD_PACKED",
+          "layout must be BHSD, BSHD, BSE or BSHD_PACKED, got '", l, "'");
+  return l == "BHSD" ? kBHSD : l == "BSHD" ? kBSHD : kPacked;
 }
 
-// k's shape with the sequence before the rows' elements, however it lies; of more dimensions than it may have, as it
-// is. Nothing is allocated: it is asked for at every call.
-class KeysShape {
+// An input's shape with the heads first, unless they are packed, and the sequence before the rows' elements; of more
+// dimensions than it may have, as it is. Nothing is allocated: it is asked for at every call.
+class HeadsShape {
  public:
-  explicit KeysShape(const Arguments &c) : dims_(c.input(1).shape()) {
+  HeadsShape(const Arguments &c, int input, Layout layout) : dims_(c.input(input).shape()) {
     const size_t rank = dims_.size();
-    if (rank < 2 || rank > 4 || !c.attr_bool("k_transposed", false)) return;
-    std::copy(dims_.begin(), dims_.end(), turned_);
-    std::swap(turned_[rank - 2], turned_[rank - 1]);
-    dims_ = {turned_, rank};
+    const bool apart = layout == kBSHD && rank == 4, turned = input == 1 && c.attr_bool("k_transposed", false);
+    if (rank < 2 || rank > 4 || (!apart && !turned)) return;
+    std::copy(dims_.begin(), dims_.end(), own_);
+    if (apart) std::swap(own_[1], own_[2]);
+    if (turned) std::swap(own_[rank - 2], own_[rank - 1]);
+    dims_ = {own_, rank};
   }
-  KeysShape(const KeysShape &) = delete;
+  HeadsShape(const HeadsShape &) = delete;
   std::span<const int64_t> operator*() const { return dims_; }
 
  private:
-  int64_t turned_[4];
+  int64_t own_[4];
   std::span<const int64_t> dims_;
 };
 
 // q, k and v, under these names; the output's shape; -> the number of query heads.
-int64_t check_heads(InferContext &c, const char *const names[3], bool packed) {
+int64_t check_heads(InferContext &c, const char *const names[3], Layout layout) {
   c.check_dtype(0, "q", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  const bool packed = layout == kPacked;
   const int rank = packed ? 3 : 4;
-  const KeysShape keys(c);
-  auto q = c.input(0).shape();
+  const HeadsShape shapes[] = {{c, 0, layout}, {c, 1, layout}, {c, 2, layout}};
+  const auto q = *shapes[0], k = *shapes[1], v = *shapes[2];
+  const auto given = [&](int i) { return layout == kBSHD ? c.input(i).shape() : *shapes[i]; };  // as messages name it
   for (int i = 0; i < 3; ++i) {
     c.check_same_dtype(i, names[i], 0, "q");
-    const auto s = i == 1 ? *keys : c.input(i).shape();
-    c.check(int(s.size()) == rank, names[i], " must have ", rank, " dimensions, got shape ", s);
+    const auto s = *shapes[i];
+    c.check(int(s.size()) == rank, names[i], " must have ", rank, " dimensions, got shape ", given(i));
     c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])), names[i],
-            ".shape must agree with q.shape ", q, " in all but the heads and the sequence, got ", s);
+            ".shape must agree with q.shape ", given(0), " in all but the heads and the sequence, got ", given(i));
   }
-  const auto k = *keys, v = c.input(2).shape();
   bool same = true;  // but for the last dimension
   for (size_t a = 0; a + 1 < v.size(); ++a) same = same && may_equal(v[a], k[a]);
-  c.check(same, names[2], ".shape must agree with ", names[1], ".shape ", k, " in all but the last dimension, got ", v);
+  c.check(same, names[2], ".shape must agree with ", names[1], ".shape ", given(1),
+          " in all but the last dimension, got ", given(2));
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
-  c.check(!packed || heads == 1 || !c.attr_bool("k_transposed", false),
-          "k_transposed takes layout BHSD, or one head, got ", heads, " of layout BSE");
+  c.check(layout == kBHSD || (packed && heads == 1) || !c.attr_bool("k_transposed", false),
+          "k_transposed takes layout BHSD, or one head, got ", heads, " of layout ", packed ? "BSE" : "BSHD");
   if (packed)
     c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0), "heads must divide q's last dimension ", q[2], ", got ",
             heads);
   // Of layout BSE the last dimensions stand for the heads: all of them have one size.
   const int64_t ours = packed ? q[2] : heads, theirs = k[packed ? 2 : 1], size = packed ? ours / heads : 1;
   c.check(ours < 0 || theirs < 0 || (theirs && size ? ours % theirs == 0 && theirs % size == 0 : ours == theirs),
-          names[1], "'s heads must divide q's, got shapes ", k, " and ", q);
+          names[1], "'s heads must divide q's, got shapes ", given(1), " and ", given(0));
   const bool known = packed && ours >= 0 && theirs >= 0;
   const int64_t shared = !known ? 0 : size ? theirs / size : heads;  // heads of k and v
   c.check(!known || v[2] < 0 || (shared ? v[2] % shared == 0 : v[2] == 0), names[2],
           "'s last dimension must be a multiple of the ", shared, " heads that k.shape ", k, " has, got shape ", v);
   Shape out(q.begin(), q.end());
+  if (layout == kBSHD) std::swap(out[1], out[2]);
   if (!packed) out[3] = v[3];
   else if (known && v[2] >= 0) out[2] = shared ? v[2] / shared * heads : 0;
   else if (v[2] != k[2]) out[2] = -1;  // how long a row of a head is, is open
@@ -118,10 +126,10 @@ void check_mask(InferContext &c, int i, const char *name, std::span<const int64_
 void Infer(InferContext &c) {
   c.check_inputs(3, 5);
   static constexpr const char *kNames[] = {"q", "k", "v"};
-  const bool packed = packed_layout(c);
-  const int64_t heads = check_heads(c, kNames, packed);
-  const auto q = c.input(0).shape();
-  const int64_t full[] = {q[0], heads, q[q.size() - 2], (*KeysShape(c)).end()[-2]};
+  const Layout layout = layout_of(c);
+  const int64_t heads = check_heads(c, kNames, layout);
+  const int64_t full[] = {c.input(0).dim(0), heads, (*HeadsShape(c, 0, layout)).end()[-2],
+                          (*HeadsShape(c, 1, layout)).end()[-2]};
   if (c.inputs() > kMask) check_mask(c, kMask, "mask", full);
   if (c.inputs() > kMask2) {
     check_mask(c, kMask2, "mask2", full);
@@ -132,7 +140,7 @@ void Infer(InferContext &c) {
 
 void InferCached(InferContext &c) {
   static constexpr const char *kNames[] = {"q", "k_cache", "v_cache"};
-  check_heads(c, kNames, false);
+  check_heads(c, kNames, kBHSD);
   c.check_dtype(3, "lengths", {OPGRAFT_INT32, OPGRAFT_INT64});
   auto n = c.input(3).shape(), q = c.input(0).shape();
   c.check(n.size() == 1 && may_equal(n[0], q[0]), "lengths.shape must be ", q.first(1), ", got ", n);
@@ -160,13 +168,14 @@ Mask mask_of(const Arguments &c, int i, int64_t batches, int64_t heads) {
 }
 
 Attention attention(const Arguments &c, bool cached) {
-  const bool packed = !cached && packed_layout(c);
+  const Layout layout = cached ? kBHSD : layout_of(c);
+  const bool packed = layout == kPacked;
   Attention g{};
-  const KeysShape keys(c);
-  const auto q = c.input(0).shape(), k = *keys, v = c.input(2).shape();
+  const HeadsShape shapes[] = {{c, 0, layout}, {c, 1, layout}, {c, 2, layout}};
+  const auto q = *shapes[0], k = *shapes[1], v = *shapes[2];
   g.batches = q[0];
   g.heads = packed ? c.attr_int("heads", 0) : q[1];
-  g.queries = c.input(0).dim(-2);
+  g.queries = q.end()[-2];
   g.keys = k.end()[-2];
   g.dim = packed ? q[2] / g.heads : q[3];
   g.kv_heads = !packed ? k[1] : g.dim ? k[2] / g.dim : g.heads;
@@ -176,8 +185,8 @@ Attention attention(const Arguments &c, bool cached) {
   g.scale = float(std::isnan(scale) ? 1 / std::sqrt(double(g.dim)) : scale);
   g.q = c.input(0).raw(), g.k = c.input(1).raw(), g.v = c.input(2).raw();
   auto strides = [&](int64_t heads, int64_t s, int64_t dim) {
-    return packed ? Attention::Strides{s * heads * dim, dim, heads * dim}
-                  : Attention::Strides{heads * s * dim, s * dim, dim};
+    return layout == kBHSD ? Attention::Strides{heads * s * dim, s * dim, dim}
+                           : Attention::Strides{s * heads * dim, dim, heads * dim};
   };
   g.q_at = strides(g.heads, g.queries, g.dim), g.out_at = strides(g.heads, g.queries, g.value_dim);
   g.k_at = strides(g.kv_heads, g.keys, g.dim), g.v_at = strides(g.kv_heads, g.keys, g.value_dim);
@@ -188,6 +197,7 @@ Attention attention(const Arguments &c, bool cached) {
     g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
   } else {
     g.hides = c.attr_bool("hides", false), g.fill = float(c.attr_float("fill", -HUGE_VAL));
+    g.nan_to_zero = c.attr_bool("nan_to_zero", false);
     for (int i = kMask; i < c.inputs(); ++i) g.masks[g.mask_count++] = mask_of(c, i, g.batches, g.heads);
     if (g.mask_count && g.masks[0].chosen) g.fill *= g.masks[0].factor;
   }
@@ -307,6 +317,7 @@ template <bool kCached> void Reference(Context &c) {
         most = std::max(most, w[t]);
       }
       for (double &x : w) sum += x = std::exp(x - most);
+      if (g.nan_to_zero && std::isnan(sum)) w.clear();
       for (int64_t d = 0; d < g.value_dim; ++d) {
         double y = 0;
         for (size_t t = 0; t < w.size(); ++t) y += w[t] / sum * at(g.v, v + int64_t(t) * g.v_at.row + d);

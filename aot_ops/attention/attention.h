@@ -45,6 +45,7 @@ struct Attention {
   bool hides;  // bools are true where a score becomes `fill`, else where it stays
   float fill;
   bool causal, wide_lengths;
+  bool nan_to_zero;     // a row that would be NaN
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;
   int64_t first_packed;        // whose head of keys lies there, of all batches'
@@ -83,6 +84,9 @@ struct Attention {
   int64_t seen(int64_t length, int64_t row) const {
     return causal ? std::clamp<int64_t>(length - queries + 1 + row % queries, 0, length) : length;
   }
+  // Whether a row has a result, by the sum of its weights, which is 0 or NaN where the result would be NaN; else it is
+  // 0.
+  bool counts(int64_t seen, float sum) const { return seen > 0 && (!nan_to_zero || sum > 0.0f); }
   bool direct() const { return queries <= kDirectQueries || rows() <= kDirectRows; }
 };
 

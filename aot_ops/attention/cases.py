@@ -3,7 +3,7 @@
 import numpy as np
 
 
-def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False):
+def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False, nan_to_zero=False):
     """Scores, those that are computed and count, and softmax's weights; a row without keys has none."""
     s, t = q.shape[-2], k.shape[-2]
     scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale)
@@ -20,6 +20,8 @@ def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False):
     scores = np.where(seen, scores, -np.inf)
     w = np.exp(scores - scores.max(axis=-1, keepdims=True, initial=-np.inf))
     w = np.where(seen.any(-1, keepdims=True), w / w.sum(axis=-1, keepdims=True), 0.0)
+    if nan_to_zero:
+        w = np.where(np.isnan(w), 0.0, w)
     return scores, seen & kept & np.isfinite(scores), w
 
 
@@ -32,7 +34,9 @@ def by_heads(f):
             attrs["fill"] = np.float32(attrs.get("fill", -np.inf)) * mask_scale
         elif masks:
             masks = masks[0] * mask_scale, *masks[1:]
-        if layout != "BHSD":
+        if layout == "BSHD":
+            q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        elif layout != "BHSD":
             size = q.shape[2] // heads
             shared = k.shape[2] // size
             q, k, v = (x.reshape(*x.shape[:2], n, x.shape[2] // n).transpose(0, 2, 1, 3)
@@ -42,6 +46,8 @@ def by_heads(f):
         group = q.shape[1] // max(k.shape[1], 1)
         y = f(q, np.repeat(k, group, 1), np.repeat(v, group, 1), masks, **attrs)
         shape = y.shape[0], y.shape[2], y.shape[1] * y.shape[3]
+        if layout == "BSHD":
+            return y.swapaxes(1, 2)
         return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(shape)
 
     return g
@@ -118,6 +124,8 @@ def case(dtype, size, layout, *masks, shared=1, value_dim=None, **attrs):
     n, e = h // shared, d if value_dim is None else value_dim
     if layout == "BHSD":
         shapes = [(b, h, s, d), (b, n, t, d), (b, n, t, e)]
+    elif layout == "BSHD":
+        shapes = [(b, s, h, d), (b, t, n, d), (b, t, n, e)]
     else:
         shapes = [(b, s, h * d), (b, t, n * d), (b, t, n * e)]
         attrs["heads"] = h
@@ -275,6 +283,26 @@ CASES += [
     ),
 ]  # fmt: skip
 
+# Heads behind the sequence.
+CASES += [case(t, s, "BSHD") for t in TOLERANCE for s in SIZES] + [
+    case(t, (b, h, s, n, d), "BSHD", (b, 1, s, n), shared=shared, is_causal=True, value_dim=e)
+    for t in TOLERANCE
+    for (b, h, s, n, d), shared in GROUPS
+    for e in (None, 33)
+]
+# A row of which masks leave nothing, or which holds a NaN, is 0: of few queries, of keys in splits, of packed ones.
+CASES += [
+    case(t, (1, 2, s, n, 8), layout, mask, nan_to_zero=True)
+    for t in TOLERANCE
+    for s, n in ((2, 3), (1, 1024), (6, 300))
+    for layout in ("BHSD", "BSE")
+    for mask in [
+        (t, [[-INF] * n] + [[0.5] * n] * (s - 1)),
+        ("bool", [[False] * n] + [[True] * n] * (s - 1)),
+        (t, (s, n), "special"),
+    ]
+]
+
 
 def filled(dtype, size, lengths, index="int32", value_dim=None, **attrs):
     b, h, shared, s, t, d = size
@@ -301,100 +329,71 @@ CASES += [
     filled(t, (2, 8, 4, s, 700, 48), [700, 400], value_dim=32) for t in TOLERANCE for s in (1, 9)
 ]  # fmt: skip
 
+
+def refused(error, *inputs, op="ScaledDotProductAttention", **attrs):
+    """Shapes are of float32."""
+    inputs = [x if isinstance(x[0], str) else ("float32", x) for x in inputs]
+    return {"op": op, "inputs": inputs, "attrs": attrs, "error": error}
+
+
 REFUSED = [
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 5, 8)), ("float32", (1, 8, 5)), ("float32", (1, 5, 8))],
-        "attrs": {"layout": "BSE", "heads": 2, "k_transposed": True},
-        "error": "k_transposed takes layout BHSD, or one head, got 2 of layout BSE",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 2, 5, 8)), ("float32", (1, 2, 5, 8)), ("float32", (1, 2, 5, 8))],
-        "attrs": {"k_transposed": True},
-        "error": r"k.shape must agree with q.shape \(1, 2, 5, 8\) in all but the heads and the sequence, "
-        r"got \(1, 2, 8, 5\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 5, 6)), ("float32", (1, 2, 5, 4))],
-        "error": r"k.shape must agree with q.shape \(1, 2, 3, 4\) in all but the heads and the sequence, "
-        r"got \(1, 2, 5, 6\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("int32", (1, 2, 3, 4))] * 3,
-        "error": "q.dtype must be one of float32, float16, bfloat16, got int32",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 3, 8))] * 3,
-        "attrs": {"layout": "BSE", "heads": 3},
-        "error": "heads must divide q's last dimension 8, got 3",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 2, 3, 4))] * 3 + [("float32", (1, 1, 3, 4))],
-        "error": r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 6, 3, 4)), ("float32", (1, 4, 5, 4)), ("float32", (1, 4, 5, 4))],
-        "error": r"k's heads must divide q's, got shapes \(1, 4, 5, 4\) and \(1, 6, 3, 4\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 6, 16)), ("float32", (1, 4, 4)), ("float32", (1, 4, 4))],
-        "attrs": {"layout": "BSE", "heads": 2},
-        "error": r"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, 6, 16\)",
-    },
-    {
-        "op": "CachedAttention",
-        "inputs": [("float32", (2, 2, 3, 4))] * 3 + [("int32", [3])],
-        "error": r"CachedAttention: lengths.shape must be \(2,\), got \(1,\)",
-    },
-    {
-        "op": "CachedAttention",
-        "inputs": [("float32", (2, 2, 3, 4))] * 3 + [("float32", [3, 3])],
-        "error": "CachedAttention: lengths.dtype must be one of int32, int64, got float32",
-    },
-    {
-        "op": "CachedAttention",
-        "inputs": [("float32", (2, 2, 3, 4))] * 3 + [("int64", [3, 4])],
-        "error": r"CachedAttention: lengths must be in \[0, 3\], got 4",
-    },
-    {
-        "op": "CachedAttention",
-        "inputs": [("float32", (1, 2, 3, 4)), ("float32", (1, 2, 3, 4)), ("float32", (1, 1, 3, 4)), ("int64", [3])],
-        "error": r"CachedAttention: v_cache.shape must agree with k_cache.shape \(1, 2, 3, 4\) in all but the last "
-        r"dimension, got \(1, 1, 3, 4\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 3, 0)), ("float32", (1, 4, 4)), ("float32", (1, 4, 4))],
-        "attrs": {"layout": "BSE", "heads": 2},
-        "error": r"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, 3, 0\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (1, 6, 16)), ("float32", (1, 4, 16)), ("float32", (1, 4, 5))],
-        "attrs": {"layout": "BSE", "heads": 2},
-        "error": r"v's last dimension must be a multiple of the 2 heads that k.shape \(1, 4, 16\) has, "
-        r"got shape \(1, 4, 5\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (4, 2, 3, 4))] * 3 + [("float32", (3, 3)), ("float32", (1, 3, 1, 3, 3))],
-        "error": r"mask2.shape must broadcast to \(4, 2, 3, 3\), got \(1, 3, 1, 3, 3\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (4, 2, 3, 4))] * 3 + [("float32", (1, 2, 1, 3, 3))],
-        "error": r"mask.shape must broadcast to \(4, 2, 3, 3\), got \(1, 2, 1, 3, 3\)",
-    },
-    {
-        "op": "ScaledDotProductAttention",
-        "inputs": [("float32", (4, 2, 3, 4))] * 3 + [("bool", (3, 3))] * 2,
-        "error": "mask2.dtype must not be bool where mask's is",
-    },
-]
+    refused(
+        "k_transposed takes layout BHSD, or one head, got 2 of layout BSE",
+        *[(1, 5, 8), (1, 8, 5), (1, 5, 8)], **{"layout": "BSE", "heads": 2, "k_transposed": True},
+    ),
+    refused(
+        r"k.shape must agree with q.shape \(1, 2, 5, 8\) in all but the heads and the sequence, got \(1, 2, 8, 5\)",
+        *[(1, 2, 5, 8)] * 3, k_transposed=True,
+    ),
+    refused(
+        r"k.shape must agree with q.shape \(1, 2, 3, 4\) in all but the heads and the sequence, got \(1, 2, 5, 6\)",
+        *[(1, 2, 3, 4), (1, 2, 5, 6), (1, 2, 5, 4)],
+    ),
+    refused(
+        r"k.shape must agree with q.shape \(1, 3, 2, 4\) in all but the heads and the sequence, got \(1, 5, 2, 6\)",
+        *[(1, 3, 2, 4), (1, 5, 2, 6), (1, 5, 2, 4)], layout="BSHD",
+    ),
+    refused(
+        "k_transposed takes layout BHSD, or one head, got 2 of layout BSHD",
+        *[(1, 3, 2, 4), (1, 4, 2, 5), (1, 5, 2, 4)], **{"layout": "BSHD", "k_transposed": True},
+    ),
+    refused("q.dtype must be one of float32, float16, bfloat16, got int32", *[("int32", (1, 2, 3, 4))] * 3),
+    refused("heads must divide q's last dimension 8, got 3", *[(1, 3, 8)] * 3, layout="BSE", heads=3),
+    refused(r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)", *[(1, 2, 3, 4)] * 3, (1, 1, 3, 4)),
+    refused(
+        r"k's heads must divide q's, got shapes \(1, 4, 5, 4\) and \(1, 6, 3, 4\)", (1, 6, 3, 4), *[(1, 4, 5, 4)] * 2
+    ),
+    *(
+        refused(
+            rf"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, {s}, {d}\)",
+            *[(1, s, d), (1, 4, 4), (1, 4, 4)],
+            **{"layout": "BSE", "heads": 2},
+        )
+        for s, d in ((6, 16), (3, 0))
+    ),
+    refused(
+        r"v's last dimension must be a multiple of the 2 heads that k.shape \(1, 4, 16\) has, got shape \(1, 4, 5\)",
+        *[(1, 6, 16), (1, 4, 16), (1, 4, 5)], **{"layout": "BSE", "heads": 2},
+    ),
+    refused(
+        r"mask2.shape must broadcast to \(4, 2, 3, 3\), got \(1, 3, 1, 3, 3\)",
+        *[(4, 2, 3, 4)] * 3,
+        *[(3, 3), (1, 3, 1, 3, 3)],
+    ),
+    refused(
+        r"mask.shape must broadcast to \(4, 2, 3, 3\), got \(1, 2, 1, 3, 3\)", *[(4, 2, 3, 4)] * 3, (1, 2, 1, 3, 3)
+    ),
+    refused("mask2.dtype must not be bool where mask's is", *[(4, 2, 3, 4)] * 3, *[("bool", (3, 3))] * 2),
+] + [
+    refused(f"CachedAttention: {error}", *shapes, op="CachedAttention")
+    for error, *shapes in [
+        (r"lengths.shape must be \(2,\), got \(1,\)", *[(2, 2, 3, 4)] * 3, ("int32", [3])),
+        ("lengths.dtype must be one of int32, int64, got float32", *[(2, 2, 3, 4)] * 3, ("float32", [3, 3])),
+        (r"lengths must be in \[0, 3\], got 4", *[(2, 2, 3, 4)] * 3, ("int64", [3, 4])),
+        (
+            r"v_cache.shape must agree with k_cache.shape \(1, 2, 3, 4\) in all but the last dimension, "
+            r"got \(1, 1, 3, 4\)",
+            *[(1, 2, 3, 4), (1, 2, 3, 4), (1, 1, 3, 4), ("int64", [3])],
+        ),
+    ]
+]  # fmt: skip

@@ -181,7 +181,7 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
     }
     for (int64_t r = 0; r < rows; ++r) {
       if (g.splits == 1) {
-        Finish(sums + r * value_width, state.l[r], state.seen[r] > 0,
+        Finish(sums + r * value_width, state.l[r], g.counts(state.seen[r], state.l[r]),
                static_cast<T *>(g.out) + g.result_at(batch, head, row0 + r), g.value_dim);
       } else {
         float *to = g.partial + (unit * kRows + r) * g.partial_row();
@@ -212,7 +212,7 @@ template <class T> void Join(const Attention &g, int64_t begin, int64_t end) {
         hn::StoreU(s == 0 ? hn::Mul(weight, x) : hn::MulAdd(weight, x, hn::LoadU(d, sums + c)), d, sums + c);
       }
     }
-    Finish(sums, l, g.seen(g.length(batch), row) > 0, static_cast<T *>(g.out) + g.result_at(batch, head, row),
+    Finish(sums, l, g.counts(g.seen(g.length(batch), row), l), static_cast<T *>(g.out) + g.result_at(batch, head, row),
            g.value_dim);
   }
 }

@@ -105,7 +105,7 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
     }
     for (int64_t r = 0; r < rows; ++r) {
       T *out = static_cast<T *>(g.out) + g.result_at(batch, head, row0 + r);
-      Finish(sums + r * width, state.l[r], state.seen[r] > 0, out, g.value_dim);
+      Finish(sums + r * width, state.l[r], g.counts(state.seen[r], state.l[r]), out, g.value_dim);
     }
   }
 }

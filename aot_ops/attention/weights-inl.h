@@ -159,11 +159,11 @@ template <class T, int kMost> HWY_INLINE void SoftmaxTile(const Attention &g, fl
   for (int64_t r = 0; r < rows; ++r) state.l[r] = state.l[r] * state.before[r] + sums[r];
 }
 
-// One row of the result from its sums; a row that saw no key is 0.
-template <class T> HWY_INLINE void Finish(const float *sums, float l, bool saw, T *out, int64_t dim) {
+// One row of the result from its sums; one that does not count is 0.
+template <class T> HWY_INLINE void Finish(const float *sums, float l, bool counts, T *out, int64_t dim) {
   const hn::ScalableTag<float> d;
   const auto scale = hn::Set(d, 1.0f / l);
-  Map([&](auto, auto x) HWY_ATTR { return saw ? hn::Mul(x, scale) : hn::Zero(d); }, out, dim, sums);
+  Map([&](auto, auto x) HWY_ATTR { return counts ? hn::Mul(x, scale) : hn::Zero(d); }, out, dim, sums);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -1,11 +1,12 @@
 // BatchNorm in inference: y = (x - mean) / sqrt(variance + epsilon) * scale + bias by channel, axis 1 or the last
 // (Ioffe and Szegedy 2015). The other four outputs are mean and variance, twice, as MindSpore documents them.
+// FusedBatchNormInference gives y alone; its parameters broadcast to x along any one dimension.
 #include "opgraft/op.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "aot_ops/common/scratch.h"
+#include "aot_ops/common/spread.h"
 #include "aot_ops/common/window.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -45,17 +46,33 @@ OPGRAFT_SIMD_FLOATS(NormalisePixel)
 
 namespace {
 
-void Infer(InferContext &c) {
+const char *const kNames[] = {"x", "scale", "bias", "mean", "variance"};
+
+// The dimension of x that has a number each; FusedBatchNormInference's is mean's one that is not 1.
+template <bool fused> size_t channel_axis(const Arguments &c) {
+  auto x = c.input(0).shape();
+  if (!fused) return channels_last(c) ? x.size() - 1 : 1;
+  auto mean = c.input(3).shape();
+  const size_t lead = x.size() - mean.size();
+  for (size_t i = 0; i < mean.size(); ++i)
+    if (mean[i] != 1) return lead + i;
+  return lead + size_t(std::find(x.begin() + long(lead), x.end() - 1, 1) - (x.begin() + long(lead)));
+}
+
+void check_dtypes(InferContext &c) {
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_dtype(1, "scale", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
+  for (int i = 2; i < 5; ++i) c.check_same_dtype(i, kNames[i], 1, "scale");
+}
+
+void Infer(InferContext &c) {
+  check_dtypes(c);
   auto x = c.input(0).shape();
   c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape ", x);
-  const size_t axis = channels_last(c) ? x.size() - 1 : 1;
-  const char *names[] = {"x", "scale", "bias", "mean", "variance"};
+  const size_t axis = channel_axis<false>(c);
   for (int i = 1; i < 5; ++i) {
-    if (i > 1) c.check_same_dtype(i, names[i], 1, "scale");
     auto s = c.input(i).shape();
-    c.check(s.size() == 1 && may_equal(s[0], x[axis]), names[i], ".shape must be ", x.subspan(axis, 1), ", got ", s);
+    c.check(s.size() == 1 && may_equal(s[0], x[axis]), kNames[i], ".shape must be ", x.subspan(axis, 1), ", got ", s);
   }
   if (c.attr_bool("is_training", false))
     c.fail(OPGRAFT_UNSUPPORTED, "is_training must be false: opgraft runs inference");
@@ -63,12 +80,33 @@ void Infer(InferContext &c) {
   for (int i = 0; i < 4; ++i) c.output(c.input(1).dtype(), c.input(1).shape());
 }
 
-// body(mean, scale, bias) of a channel, in double.
-template <class Body> void by_channel(const Context &c, int64_t channel, const Body &body) {
+void InferFused(InferContext &c) {
+  check_dtypes(c);
+  spread(c);
+  auto x = c.input(0).shape();
+  const size_t rank = c.input(3).shape().size();
+  c.check(rank >= 1 && rank <= x.size(), "mean must have 1 to ", x.size(), " dimensions, got shape ",
+          c.input(3).shape());
+  const size_t axis = channel_axis<true>(c);
+  for (int i : {3, 4, 1, 2}) {
+    auto s = c.input(i).shape();
+    if (i < 3 && s.size() == 1 && s[0] == 0) continue;  // none
+    const size_t lead = x.size() - s.size();
+    bool ok = s.size() <= x.size() && lead <= axis;
+    for (size_t k = 0; ok && k < s.size(); ++k) ok = k + lead == axis ? may_equal(s[k], x[axis]) : s[k] == 1;
+    c.check(ok, kNames[i], ".shape must be 1 but for dimension ", axis, " of x ", x, ", got ", s);
+  }
+  c.output(c.input(0).dtype(), x);
+}
+
+// body(mean, scale, bias) of a channel, in double. FusedBatchNormInference's scale and bias may have no elements.
+template <class Body> void by_channel(const Context &c, Spread form, int64_t channel, const Body &body) {
   dispatch<float, float16, bfloat16>(c, c.input(1).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    auto at = [&](int i) { return double(float(c.input(i).data<T>()[channel])); };
-    body(at(3), at(1) / std::sqrt(at(4) + c.attr_float("epsilon", 1e-5)), at(2));
+    auto at = [&](int i, double none) {
+      return c.input(i).size() ? double(float(c.input(i).data<T>()[channel])) : none;
+    };
+    body(at(3, 0), normalised_scale(at(1, 1), at(4, 0), form, c.attr_float("epsilon", 1e-5)), at(2, 0));
   });
 }
 
@@ -78,18 +116,22 @@ void copy_statistics(const Context &c) {
 }
 
 // Elements of x from one channel to the next.
-int64_t inner(const Context &c) { return channels_last(c) ? 1 : element_count(c.input(0).shape().subspan(2)); }
+template <bool fused> int64_t inner(const Context &c) {
+  return element_count(c.input(0).shape().subspan(channel_axis<fused>(c) + 1));
+}
 
-uint64_t Workspace(InferContext &c) { return 3 * sizeof(float) * uint64_t(std::max<int64_t>(0, c.input(1).size())); }
+uint64_t Workspace(InferContext &c) { return 3 * sizeof(float) * uint64_t(std::max<int64_t>(0, c.input(3).size())); }
 
-void Kernel(Context &c) {
-  copy_statistics(c);
-  const int64_t channels = c.input(1).dim(0), each = inner(c), size = c.input(0).size();
+template <bool fused> void Kernel(Context &c) {
+  if (!fused) copy_statistics(c);
+  const int64_t channels = c.input(3).size(), size = c.input(0).size();
   if (size == 0) return;
+  const int64_t each = inner<fused>(c);
+  const Spread form = spread(c);
   Scratch<float> scratch(c, size_t(3 * channels));
   float *means = scratch.get(), *scales = means + channels, *biases = scales + channels;
   for (int64_t i = 0; i < channels; ++i)
-    by_channel(c, i, [&](double mean, double scale, double bias) {
+    by_channel(c, form, i, [&](double mean, double scale, double bias) {
       means[i] = float(mean), scales[i] = float(scale), biases[i] = float(bias);
     });
   const int64_t bytes = int64_t(dtype_size(c.input(0).dtype()));
@@ -113,13 +155,15 @@ void Kernel(Context &c) {
   });
 }
 
-void Reference(Context &c) {
-  copy_statistics(c);
-  const int64_t channels = c.input(1).dim(0), each = inner(c);
+template <bool fused> void Reference(Context &c) {
+  if (!fused) copy_statistics(c);
+  if (c.input(0).size() == 0) return;
+  const int64_t channels = c.input(3).size(), each = inner<fused>(c);
+  const Spread form = spread(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < c.input(0).size(); ++i)
-      by_channel(c, i / each % channels, [&](double mean, double scale, double bias) {
+      by_channel(c, form, i / each % channels, [&](double mean, double scale, double bias) {
         c.output(0).data<T>()[i] = T(float((double(float(c.input(0).data<T>()[i])) - mean) * scale + bias));
       });
   });
@@ -128,7 +172,9 @@ void Reference(Context &c) {
 }  // namespace
 }  // namespace opgraft
 
-using namespace opgraft;
-OPGRAFT_OP(BatchNorm, .inputs = 5, .outputs = 5, .infer = Infer, .kernel = Kernel, .reference = Reference,
-           .workspace = Workspace)
+#define OPGRAFT_BATCH_NORM(Name, results, shapes, fused)                                                            \
+  OPGRAFT_OP(Name, .inputs = 5, .outputs = results, .infer = ::opgraft::shapes, .kernel = ::opgraft::Kernel<fused>, \
+             .reference = ::opgraft::Reference<fused>, .workspace = ::opgraft::Workspace)
+OPGRAFT_BATCH_NORM(BatchNorm, 5, Infer, false)
+OPGRAFT_BATCH_NORM(FusedBatchNormInference, 1, InferFused, true)
 #endif

@@ -1,4 +1,4 @@
-"""Cases of BatchNorm; the format is that of swiglu/cases.py."""
+"""Cases of BatchNorm and FusedBatchNormInference; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -15,8 +15,24 @@ def bound(u, x, scale, bias, mean, variance, **attrs):
     return [2.0**-24 * (3 * np.abs(term) + np.abs(y)), 0.0, 0.0, 0.0, 0.0]
 
 
-REFERENCE = {"BatchNorm": batch_norm}
-BOUND = {"BatchNorm": bound}
+def factor(scale, variance, epsilon=1e-5, spread="variance"):
+    scale = scale if scale.size else 1.0
+    return scale * variance if spread == "inverse" else scale / (
+        variance if spread == "deviation" else np.sqrt(variance + epsilon))  # fmt: skip
+
+
+def fused(x, scale, bias, mean, variance, **attrs):
+    return (x - mean) * factor(scale, variance, **attrs) + (bias if bias.size else 0.0)
+
+
+def fused_bound(u, x, scale, bias, mean, variance, **attrs):
+    """As of BatchNorm."""
+    y, term = (fused(x, scale, b, mean, variance, **attrs) for b in (bias, 0 * bias))
+    return 2.0**-24 * (3 * np.abs(term) + np.abs(y))
+
+
+REFERENCE = {"BatchNorm": batch_norm, "FusedBatchNormInference": fused}
+BOUND = {"BatchNorm": bound, "FusedBatchNormInference": fused_bound}
 # Two roundings to the storage type, by the kernel and by the twin; float16's smallest step.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -51,11 +67,44 @@ CASES = (
     ]
 )  # fmt: skip
 
+
+def fused_case(dtype, shape, params, scale=True, bias=True, of="float32", **attrs):
+    """params: the shape of those that are given."""
+    given = [(of, params if there else (0,)) for there in (scale, bias)]
+    return {
+        "op": "FusedBatchNormInference",
+        "inputs": [(dtype, shape), *given, (of, params), (of, params, (0.25, 2.0))],
+        "attrs": attrs,
+        "rtol": TOLERANCE[dtype],
+        "atol": SMALLEST,
+    }
+
+
+# x, and what broadcasts to it along the second, the last or another dimension; one number; none.
+FUSED = [
+    ((2, 3, 5, 7), (1, 3, 1, 1)), ((2, 3, 5, 7), (3, 1, 1)), ((1, 16, 8, 8), (16, 1, 1)), ((4, 9), (9,)),
+    ((4, 9), (1, 9)), ((4, 9), (4, 1)), ((2, 5, 33), (5, 1)), ((2, 5, 33), (33,)), ((3, 2, 4, 5), (3, 1, 1, 1)),
+    ((3, 2, 4, 5), (1, 1, 4, 1)), ((7,), (7,)), ((2, 1, 3, 65), (1, 1, 1)), ((5, 1), (1,)),
+    ((0, 4, 3, 3), (1, 4, 1, 1)), ((3, 4, 0, 2), (4, 1, 1)), ((1, 1, 1, 1), (1, 1, 1, 1)), ((2, 0, 3), (0, 1)),
+]  # fmt: skip
+CASES += (
+    [fused_case(t, *s, of=t) for t in TOLERANCE for s in FUSED]
+    + [fused_case(t, *FUSED[0], s, b) for t in TOLERANCE for s in (False, True) for b in (False, True)]
+    + [
+        fused_case("float32", *s, scale, spread=spread)
+        for s in FUSED[:6]
+        for scale in (False, True)
+        for spread in ("deviation", "inverse")
+    ]
+    + [fused_case("float32", *FUSED[0], epsilon=1e-2)]
+)
+
 X, C = ("float32", (2, 4, 3, 3)), ("float32", (4,))
+B, ONE, NONE = (("float32", s) for s in ((4, 1, 1), (1, 1, 1), (0,)))
 
 
-def refused(error, inputs, **attrs):
-    return {"op": "BatchNorm", "inputs": inputs, "attrs": attrs, "error": error}
+def refused(error, inputs, op="BatchNorm", **attrs):
+    return {"op": op, "inputs": inputs, "attrs": attrs, "error": error}
 
 
 REFUSED = [
@@ -66,4 +115,21 @@ REFUSED = [
     refused("is_training must be false: opgraft runs inference", [X, C, C, C, C], is_training=True),
     refused(r"scale.shape must be \(3,\), got \(4,\)", [X, C, C, C, C], data_format="NHWC"),
     refused("data_format must be NCHW or NHWC, got 'NCDHW'", [X, C, C, C, C], data_format="NCDHW"),
+] + [
+    refused(f"FusedBatchNormInference: {error}", inputs, "FusedBatchNormInference", **attrs)
+    for error, inputs, attrs in (
+        (r"mean.shape must be 1 but for dimension 3 of x \(2, 4, 3, 3\), got \(4,\)", [X, C, C, C, C], {}),
+        (
+            r"mean.shape must be 1 but for dimension 0 .*, got \(2, 4, 1, 1\)",
+            [X, NONE, NONE, ("float32", (2, 4, 1, 1)), B],
+            {},
+        ),
+        (r"scale.shape must be 1 but for dimension 1 .*, got \(3, 1\)", [X, ("float32", (3, 1)), B, B, B], {}),
+        (r"variance.shape must be 1 but for dimension 1 .*, got \(0,\)", [X, NONE, NONE, B, NONE], {}),
+        (r"mean must have 1 to 4 dimensions, got shape \(\)", [X, NONE, NONE, ("float32", ()), B], {}),
+        (r"mean.shape must be 1 but for dimension 3 .*, got \(1, 1, 1\)", [X, NONE, NONE, ONE, B], {}),
+        ("bias.dtype must equal scale.dtype float32, got float16", [X, B, ("float16", (4, 1, 1)), B, B], {}),
+        ("x.dtype must be one of float32, float16, bfloat16, got int32", [("int32", (2, 4, 3, 3)), B, B, B, B], {}),
+        ("spread must be one of variance, deviation, inverse, got 'root'", [X, B, B, B, B], {"spread": "root"}),
+    )
 ]

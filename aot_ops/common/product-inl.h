@@ -51,6 +51,17 @@ HWY_INLINE void ActivateRows(const float *acc, int64_t ld, T *c, int64_t ldc, in
   }
 }
 
+// c = acc + residual, the same.
+template <class T>
+HWY_INLINE void AddRows(const float *acc, int64_t ld, const T *residual, T *c, int64_t ldc, int64_t rows) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLanes = kPanel / 2;
+  for (int64_t r = 0; r < rows; ++r, acc += ld, residual += ldc, c += ldc) {
+    StoreF32(hn::Add(hn::LoadU(d, acc), LoadF32(d, residual)), d, c);
+    StoreF32(hn::Add(hn::LoadU(d, acc + kLanes), LoadF32(d, residual + kLanes)), d, c + kLanes);
+  }
+}
+
 // What follows the product of rows [row, row + rows) and columns [column, column + width), whose sums lie in `acc`,
 // `ld` apart; written to C as T. `biased`: the sums have their bias.
 template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t ld, int64_t row,
@@ -58,9 +69,12 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
   const T *bias = biased ? nullptr : static_cast<const T *>(g.bias);
-  if (width == kPanel && !bias && !g.scale && !g.offset && !g.residual) {
-    T *c = static_cast<T *>(g.c) + row * g.ldc + column;
-    switch (g.activation) {
+  if (width == kPanel && !bias && !g.scale && !g.offset) {
+    const int64_t at = row * g.ldc + column;
+    T *c = static_cast<T *>(g.c) + at;
+    if (g.residual && g.activation == Activation::kNone)
+      return AddRows(acc, ld, static_cast<const T *>(g.residual) + at, c, g.ldc, rows);
+    switch (g.residual ? Activation::kNone : g.activation) {
       case Activation::kGelu: return ActivateRows<Activation::kGelu>(acc, ld, c, g.ldc, rows);
       case Activation::kGeluTanh: return ActivateRows<Activation::kGeluTanh>(acc, ld, c, g.ldc, rows);
       case Activation::kSilu: return ActivateRows<Activation::kSilu>(acc, ld, c, g.ldc, rows);

@@ -1,4 +1,4 @@
-"""Cases of Conv2D, FusedConv2D and FusedConv2DBatchNorm; the format is that of swiglu/cases.py."""
+"""Cases of Conv2D and what takes in what follows it; the format is that of swiglu/cases.py."""
 
 import numpy as np
 
@@ -48,28 +48,34 @@ ACTIVATIONS = {
 }
 
 
+def given(v, none):
+    """One number a channel; without elements, `none`."""
+    return v.reshape(-1) if v.size else none
+
+
 def channels(v, format="NCHW", **_):  # noqa: A002
     return v.reshape(-1, 1, 1) if format == "NCHW" else v.reshape(-1)
 
 
-def scale_of(gamma, variance, epsilon=1e-5, **attrs):
-    return channels(gamma / np.sqrt(variance + epsilon), **attrs)
+NONE = np.zeros(0)
 
 
-def scaled(x, weight, scale, shift, residual=0.0, activation="none", **attrs):
-    y = conv2d(x, weight, **attrs) * channels(scale, **attrs) + channels(shift, **attrs)
-    return ACTIVATIONS[activation](y + residual)
+def scaled(x, weight, scale, shift=NONE, residual=0.0, activation="none", **attrs):
+    shift = channels(given(shift, np.zeros(scale.size)), **attrs)
+    return ACTIVATIONS[activation](conv2d(x, weight, **attrs) * channels(scale, **attrs) + shift + residual)
 
 
-def fused(x, weight, bias=None, *more, **attrs):
-    bias = np.zeros(weight.shape[0]) if bias is None or bias.size == 0 else bias
-    return scaled(x, weight, np.ones(bias.size), bias, *more, **attrs)
+def fused(x, weight, bias=NONE, *more, **attrs):
+    return scaled(x, weight, np.ones(weight.shape[0]), bias, *more, **attrs)
 
 
-def of_statistics(gamma, beta, mean, variance, epsilon=1e-5, **_):
+SPREAD = {"variance": lambda v, eps: 1 / np.sqrt(v + eps), "deviation": lambda v, _: 1 / v, "inverse": lambda v, _: v}
+
+
+def of_statistics(gamma, beta, mean, variance, epsilon=1e-5, spread="variance", **_):
     """The scale and the shift that BatchNorm comes to."""
-    scale = gamma / np.sqrt(variance + epsilon)
-    return scale, beta - mean * scale
+    scale = given(gamma, 1.0) * SPREAD[spread](variance.reshape(-1), epsilon)
+    return scale, given(beta, 0.0) - given(mean, 0.0) * scale
 
 
 def normalised(x, weight, gamma, beta, mean, variance, *more, **attrs):
@@ -77,7 +83,7 @@ def normalised(x, weight, gamma, beta, mean, variance, *more, **attrs):
 
 
 def biased_normalised(x, weight, bias, gamma, beta, mean, variance, *more, **attrs):
-    return normalised(x, weight, gamma, beta, mean - bias.reshape(-1), variance, *more, **attrs)
+    return normalised(x, weight, gamma, beta, given(mean, 0.0) - bias.reshape(-1), variance, *more, **attrs)
 
 
 def bound(u, x, weight, **attrs):
@@ -85,17 +91,17 @@ def bound(u, x, weight, **attrs):
     return 8 * 2.0**-24 * np.sqrt(weight[0].size * conv2d(x**2, weight**2, **attrs) / 6)
 
 
-def scaled_bound(u, x, weight, scale, shift, residual=0.0, activation="none", **attrs):
+def scaled_bound(u, x, weight, scale, shift=NONE, residual=0.0, activation="none", **attrs):
     """The scale multiplies the sum's error and is rounded itself, as the shift is; then the sums round. ReLU and ReLU6
     enlarge nothing."""
-    product, shift = conv2d(x, weight, **attrs) * channels(scale, **attrs), channels(shift, **attrs)
+    product = conv2d(x, weight, **attrs) * channels(scale, **attrs)
+    shift = channels(given(shift, np.zeros(scale.size)), **attrs)
     rounded = np.abs(product) + np.abs(shift) + np.abs(product + shift) + np.abs(product + shift + residual)
     return bound(u, x, weight, **attrs) * np.abs(channels(scale, **attrs)) + 2.0**-24 * rounded
 
 
-def fused_bound(u, x, weight, bias=None, *more, **attrs):
-    bias = np.zeros(weight.shape[0]) if bias is None or bias.size == 0 else bias
-    return scaled_bound(u, x, weight, np.ones(bias.size), bias, *more, **attrs)
+def fused_bound(u, x, weight, bias=NONE, *more, **attrs):
+    return scaled_bound(u, x, weight, np.ones(weight.shape[0]), bias, *more, **attrs)
 
 
 def normalised_bound(u, x, weight, gamma, beta, mean, variance, *more, **attrs):
@@ -103,7 +109,7 @@ def normalised_bound(u, x, weight, gamma, beta, mean, variance, *more, **attrs):
 
 
 def biased_bound(u, x, weight, bias, gamma, beta, mean, variance, *more, **attrs):
-    return normalised_bound(u, x, weight, gamma, beta, mean - bias.reshape(-1), variance, *more, **attrs)
+    return normalised_bound(u, x, weight, gamma, beta, given(mean, 0.0) - bias.reshape(-1), variance, *more, **attrs)
 
 
 REFERENCE = {
@@ -124,6 +130,7 @@ BOUND = {
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
 
+FAR = {"pad_mode": "pad", "pad": [0, 0, 10000, 10000], "dilation": [20, 20000], "stride": [1, 20000], "group": 2}
 # x, output channels, kernel, attributes
 SIZES = [
     ((1, 3, 9, 11), 5, (3, 3), {}),
@@ -142,12 +149,7 @@ SIZES = [
     ((1, 3, 9, 70), 3, (2, 1), {"stride": [1, 1, 3, 4], "group": 3}),  # strides wider than the window
     ((1, 3, 40, 4000), 3, (20, 3), {"pad_mode": "same", "dilation": [2, 500], "stride": [8, 400], "group": 3}),
     # Depthwise whose padded rows would be too large to hold.
-    (
-        (1, 2, 50, 5),
-        2,
-        (3, 2),
-        {"pad_mode": "pad", "pad": [0, 0, 10000, 10000], "dilation": [20, 20000], "stride": [1, 20000], "group": 2},
-    ),
+    ((1, 2, 50, 5), 2, (3, 2), FAR),
     ((0, 3, 8, 8), 4, (3, 3), {"pad_mode": "same"}),
     ((0, 3, 8, 8), 3, (3, 3), {"pad_mode": "same", "group": 3}),
     ((1, 1, 3, 3), 1, (3, 3), {}),
@@ -202,13 +204,20 @@ def follow(op, dtype, x, out, kernel, attrs, residual, activation, params=None, 
     return case(op, dtype, x, out, kernel, {**attrs, "activation": activation}, *more, residual=residual)
 
 
+def without(made, *absent, shape=None, **attrs):
+    """Parameters by number left out: no elements. shape: of the others."""
+    inputs = [(t, (0,) if i in absent else shape if shape and len(s) == 1 else s, *more)
+              for i, (t, s, *more) in enumerate(made["inputs"])]  # fmt: skip
+    return {**made, "inputs": inputs, "attrs": {**made["attrs"], **attrs}}
+
+
 def nhwc(x, out, kernel, attrs):
     """The same with channels last; an attribute of four numbers has those of N and C at its ends."""
     attrs = {k: [1, *v[2:], 1] if k in ("stride", "dilation") and len(v) == 4 else v for k, v in attrs.items()}
     return x, out, kernel, {**attrs, "format": "NHWC"}
 
 
-FUSED = tuple(PARAMETERS)
+F32, FUSED = "float32", tuple(PARAMETERS)
 # Two columns of x to one of y: nothing, one or more columns of padding, rows shorter than a vector, of one element.
 SIZES += [
     ((1, c, *size), c, (3, 3), {"pad_mode": "pad", "pad": [1, 1, *pad], "stride": [1, 1, 2, 2], "group": g})
@@ -281,26 +290,14 @@ CASES = (
     + [case("Conv2D", t, *nhwc(*s)) for t in TOLERANCE for s in SIZES]
     + [follow("FusedConv2D", "float32", *nhwc(*s), True, "relu6") for s in SIZES]
     + [follow("FusedConv2DScale", "float32", *SIZES[1], False, "relu", shape=s) for s in ((1, 24, 1, 1), (24, 1, 1))]
-    + [
-        follow("FusedConv2DScale", "float32", *nhwc(*SIZES[1]), False, "relu", shape=s)
-        for s in ((1, 1, 1, 24), (1, 1, 24))
-    ]
+    + [follow("FusedConv2DScale", F32, *nhwc(*SIZES[1]), False, "relu", shape=s) for s in ((1, 1, 1, 24), (1, 1, 24))]
     + [
         follow(op, t, *nhwc(*SIZES[k]), k == 6, ("relu", "relu6")[k == 8])
         for op in FUSED
         for t in TOLERANCE
         for k in (1, 6, 8)  # "same", in groups, depthwise
     ]
-    + [
-        case(
-            "Conv2D",
-            "float32",
-            (1, 2, 5, 6),
-            3,
-            (3, 3),
-            {"pad_mode": "pad", "pad": [2], "stride": [2], "format": "NCHW"},
-        )
-    ]
+    + [case("Conv2D", F32, (1, 2, 5, 6), 3, (3, 3), {"pad_mode": "pad", "pad": [2], "stride": [2], "format": "NCHW"})]
     + [follow(op, t, *s, r, "none") for op in FUSED for t in TOLERANCE for s in SIZES[::2] for r in (False, True)]
     + [
         follow(op, t, *s, r, a)
@@ -323,6 +320,20 @@ CASES = (
         for a in ACTIVATIONS
     ]
     + [follow("FusedConv2DBatchNorm", "float16", *SIZES[0], True, "relu6", "float32")]
+    + [  # no shift, at the end or before a residual
+        {**(made := follow("FusedConv2DScale", t, *s, False, "relu")), "inputs": made["inputs"][:3], "constant": [1, 2]}
+        for t in TOLERANCE
+        for s in (SIZES[1], nhwc(*SIZES[1]))
+    ]
+    + [without(follow("FusedConv2DScale", t, *SIZES[1], True, "relu"), 3) for t in TOLERANCE]
+    + [
+        without(follow(op, t, *SIZES[1], r, "relu"), *absent, spread=spread)
+        for op, first in (("FusedConv2DBatchNorm", 2), ("FusedConv2DBiasBatchNorm", 3))
+        for absent in ((first,), (first + 1,), (first + 2,), range(first, first + 3))
+        for t, r, spread in (("float32", 1, "inverse"), ("float16", 0, "deviation"), ("float32", 1, "variance"))
+    ]
+    + [without(follow("FusedConv2DBatchNorm", "float32", *SIZES[1], True, "none"), shape=(1, 24, 1, 1))]
+    + [without(follow("FusedConv2DBiasBatchNorm", "float32", *nhwc(*SIZES[1]), True, "none"), 4, shape=(1, 1, 24))]
     + [
         {
             **case("Conv2D", "float32", (1, c, 5, 40), 4, (3, 3), {"group": g}),
@@ -333,18 +344,14 @@ CASES = (
     + [  # NaN and infinity: the first stays one under either activation, the other is cut.
         {
             **(made := follow("FusedConv2D", "float32", (1, c, 5, 40), 4, (3, 3), {"group": g}, False, a)),
-            "inputs": [
-                ("float32", (1, c, 5, 40), "special"),
-                ("float32", (4, c // g, 3, 3), (0.5, 1.0)),
-                *made["inputs"][2:],
-            ],
+            "inputs": [(F32, (1, c, 5, 40), "special"), (F32, (4, c // g, 3, 3), (0.5, 1.0)), *made["inputs"][2:]],
         }
         for c, g in ((2, 1), (4, 4))
         for a in ("relu", "relu6")
     ]
 )
 
-F32, X, W = "float32", ("float32", (1, 4, 8, 8)), ("float32", (6, 4, 3, 3))
+X, W = (F32, (1, 4, 8, 8)), (F32, (6, 4, 3, 3))
 
 
 def refused(error, inputs=(X, W), op="Conv2D", **attrs):
@@ -366,45 +373,28 @@ REFUSED = [
     refused("mode must be 1, got 0", mode=0),
     refused("format must be NCHW or NHWC, got 'NCDHW'", format="NCDHW"),
     refused(r"kernel_size must be weight's \(4, 3\), got \(3, 3\)", format="NHWC"),
-    refused(
-        r"stride must be .* the first and the last of 4 being 1, got \(1, 1, 2, 2\)", format="NHWC", stride=[1, 1, 2, 2]
-    ),
+    refused(r"stride must be .* the first and the last of 4 being 1, got \(1, 1, 2, 2\)", format="NHWC",
+            stride=[1, 1, 2, 2]),
     refused(r"x must have 4 dimensions \(N, H, W, C\), got shape \(4, 8, 8\)", [(F32, (4, 8, 8)), W], format="NHWC"),
-    refused(
-        r"FusedConv2DScale: scale.shape must be \(6,\), got \(1, 1, 6, 1\)",
-        [X, W, (F32, (1, 1, 6, 1)), (F32, (6,))],
-        "FusedConv2DScale",
-    ),
-    refused(
-        r"FusedConv2D: bias.shape must be \(6,\), got \(1, 6, 1, 1\)",
-        [("float32", (1, 8, 8, 4)), ("float32", (6, 3, 3, 4)), (F32, (1, 6, 1, 1))],
-        "FusedConv2D",
-        format="NHWC",
-    ),
-    refused(
-        "FusedConv2DBiasBatchNorm: variance.dtype must equal gamma.dtype float32, got float16",
-        [X, W, *[(F32, (6,))] * 4, ("float16", (6,))],
-        "FusedConv2DBiasBatchNorm",
-    ),
+    refused(r"FusedConv2DScale: scale.shape must be \(6,\), got \(1, 1, 6, 1\)",
+            [X, W, (F32, (1, 1, 6, 1)), (F32, (6,))], "FusedConv2DScale"),
+    refused(r"FusedConv2D: bias.shape must be \(6,\), got \(1, 6, 1, 1\)",
+            [("float32", (1, 8, 8, 4)), ("float32", (6, 3, 3, 4)), (F32, (1, 6, 1, 1))], "FusedConv2D", format="NHWC"),
+    refused("FusedConv2DBiasBatchNorm: variance.dtype must equal gamma.dtype float32, got float16",
+            [X, W, *[(F32, (6,))] * 4, ("float16", (6,))], "FusedConv2DBiasBatchNorm"),
     refused("x's height with its padding must hold the window of 9, got 8", dilation=[4, 1]),
     refused("Conv2D: x.dtype must be one of float32, float16, bfloat16, got int32", [("int32", (1, 4, 8, 8)), W]),
     refused("weight.dtype must equal x.dtype float32, got float16", [X, ("float16", (6, 4, 3, 3))]),
     refused(r"FusedConv2D: bias.shape must be \(6,\), got \(5,\)", [X, W, (F32, (5,))], "FusedConv2D"),
     refused(r"FusedConv2D: bias.shape must be \(6,\), got \(0,\)", [X, W, (F32, (0,))], "FusedConv2D"),
-    refused(
-        "activation must be one of none, relu, relu6, got 'gelu'",
-        [X, W, (F32, (6,))],
-        "FusedConv2D",
-        activation="gelu",
-    ),
-    refused(
-        r"FusedConv2D: residual.shape must equal the convolution's \(1, 6, 6, 6\), got \(1, 6, 1, 6\)",
-        [X, W, (F32, (6,)), (F32, (1, 6, 1, 6))],
-        "FusedConv2D",
-    ),
-    refused(
-        r"FusedConv2DBatchNorm: variance.shape must be \(6,\), got \(4,\)",
-        [X, W, *[(F32, (6,))] * 3, (F32, (4,))],
-        "FusedConv2DBatchNorm",
-    ),
-]
+    refused(r"FusedConv2DBatchNorm: variance.shape must be \(6,\), got \(0,\)",
+            [X, W, *[(F32, (0,))] * 4], "FusedConv2DBatchNorm"),
+    refused("FusedConv2DBatchNorm: .* 6 .*, got 5", [X, W, *[(F32, (6,))] * 3], "FusedConv2DBatchNorm"),
+    refused("got 'root'", [X, W, *[(F32, (6,))] * 4], "FusedConv2DBatchNorm", spread="root"),
+    refused("activation must be one of none, relu, relu6, got 'gelu'",
+            [X, W, (F32, (6,))], "FusedConv2D", activation="gelu"),
+    refused(r"FusedConv2D: residual.shape must equal the convolution's \(1, 6, 6, 6\), got \(1, 6, 1, 6\)",
+            [X, W, (F32, (6,)), (F32, (1, 6, 1, 6))], "FusedConv2D"),
+    refused(r"FusedConv2DBatchNorm: variance.shape must be \(6,\), got \(4,\)",
+            [X, W, *[(F32, (6,))] * 3, (F32, (4,))], "FusedConv2DBatchNorm"),
+]  # fmt: skip

@@ -4,11 +4,11 @@
 #include "conv.h"
 
 #include <algorithm>
-#include <cmath>
 #include <memory>
 #include <thread>
 
 #include "aot_ops/common/scratch.h"
+#include "aot_ops/common/spread.h"
 #include "aot_ops/common/streams.h"
 #include "opgraft/op.h"
 
@@ -19,6 +19,8 @@ namespace {
 // then the residual.
 enum Form { kPlain, kBias, kAffine, kBatchNorm, kBiasBatchNorm };
 constexpr int kResidual[] = {2, 3, 4, 6, 7};
+constexpr int kLeast[] = {2, 2, 3, 6, 7};
+constexpr int kOptional[][2] = {{0, 0}, {2, 3}, {3, 4}, {2, 5}, {3, 6}};  // first and past the last
 constexpr const char *kNames[][5] = {{},
                                      {"bias"},
                                      {"scale", "shift"},
@@ -74,16 +76,16 @@ void check_channels(InferContext &c, int i, const char *name, int64_t n, bool nh
   c.check(ok, name, ".shape must be (", n, ",), got ", s);
 }
 
-// Inputs up to the residual: the bias may be left out, or before one be a tensor without elements.
-template <Form form> bool no_bias(const Arguments &c) {
-  return form == kBias && (c.inputs() == 2 || (c.inputs() > kResidual[form] && c.input(2).size() == 0));
+// Whether an input up to the residual is left out: at the end, or as a tensor without elements.
+template <Form form> bool none(const Arguments &c, int i) {
+  if (i < kOptional[form][0] || i >= kOptional[form][1]) return false;
+  if (form == kBias && c.inputs() == 3) return false;
+  return i >= c.inputs() || c.input(i).size() == 0;
 }
-template <Form form> int folded(const Arguments &c) {
-  return no_bias<form>(c) ? 2 : std::min(c.inputs(), kResidual[form]);
-}
+template <Form form> int folded(const Arguments &c) { return std::min(c.inputs(), kResidual[form]); }
 
 template <Form form> void Infer(InferContext &c) {
-  c.check_inputs(form == kBias ? 2 : kResidual[form], form == kPlain ? 2 : kResidual[form] + 1);
+  c.check_inputs(kLeast[form], form == kPlain ? 2 : kResidual[form] + 1);
   c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   c.check_same_dtype(1, "weight", 0, "x");
   const Attributes a = attributes(c);
@@ -111,6 +113,7 @@ template <Form form> void Infer(InferContext &c) {
   y[at.h] = window_dim(c, {x[at.h], 0, kernel[0], a.stride[0], a.dilation[0], 0}, a.mode, a.pad[0], a.pad[1], "height");
   y[at.w] = window_dim(c, {x[at.w], 0, kernel[1], a.stride[1], a.dilation[1], 0}, a.mode, a.pad[2], a.pad[3], "width");
   if constexpr (form != kPlain) activation(c);
+  if constexpr (form == kBatchNorm || form == kBiasBatchNorm) spread(c);
   // Bias, scale and shift are of x's dtype, BatchNorm's parameters of one of their own.
   for (int i = 2; i < folded<form>(c); ++i) {
     const char *name = kNames[form][i - 2];
@@ -118,7 +121,7 @@ template <Form form> void Infer(InferContext &c) {
     if (i < own) c.check_same_dtype(i, name, 0, "x");
     else if (i == own) c.check_dtype(i, name, {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
     else c.check_same_dtype(i, name, own, "gamma");
-    check_channels(c, i, name, w[0], a.nhwc);
+    if (!none<form>(c, i)) check_channels(c, i, name, w[0], a.nhwc);
   }
   if (c.inputs() > kResidual[form]) {
     c.check_same_dtype(kResidual[form], "residual", 0, "x");
@@ -172,24 +175,25 @@ template <Form form> void fold(const Arguments &c, const Conv &g, float *constan
   float *scale = constants, *shift = constants + constant_floats(g) / 2;
   std::fill_n(constants, constant_floats(g), 0.0f);
   std::fill_n(scale, g.outputs, 1.0f);
-  auto at = [&](int input, int64_t i) {
-    double value = 0;
+  auto at = [&](int input, int64_t i, double value) {
+    if (none<form>(c, input)) return value;
     dispatch<float, float16, bfloat16>(
         c, c.input(input).dtype(), [&](auto zero) { value = double(float(c.input(input).data<decltype(zero)>()[i])); });
     return value;
   };
   const double epsilon = c.attr_float("epsilon", 1e-5);
+  const Spread holds = spread(c);
   for (int64_t i = 0; form != kPlain && i < g.outputs; ++i) {
     double factor = 1, sum = 0;
     if constexpr (form == kBias) {
-      sum = no_bias<form>(c) ? 0 : at(2, i);
+      sum = at(2, i, 0);
     } else if constexpr (form == kAffine) {
-      factor = at(2, i), sum = at(3, i);
+      factor = at(2, i, 1), sum = at(3, i, 0);
     } else if constexpr (form != kPlain) {
       constexpr int first = form == kBatchNorm ? 2 : 3;
-      factor = at(first, i) / std::sqrt(at(first + 3, i) + epsilon);
-      const double mean = form == kBatchNorm ? at(first + 2, i) : at(first + 2, i) - at(2, i);
-      sum = at(first + 1, i) - mean * factor;
+      factor = normalised_scale(at(first, i, 1), at(first + 3, i, 1), holds, epsilon);
+      const double mean = at(first + 2, i, 0) - (form == kBatchNorm ? 0 : at(2, i, 0));
+      sum = at(first + 1, i, 0) - mean * factor;
     }
     scale[i] = float(factor), shift[i] = float(sum);
   }
@@ -210,12 +214,12 @@ void plan(Conv &g) {
 template <Form form> void *Init(InferContext &c) {
   for (int i = 0; i < c.inputs(); ++i)
     for (int64_t d : c.input(i).shape())
-      if (d <= 0 && !(i == 2 && no_bias<form>(c))) return nullptr;
+      if (d <= 0 && !none<form>(c, i)) return nullptr;
   auto s = std::make_unique<State>();
   s->g = problem(c, c.input(1).known());
   plan(s->g);
   bool known = true;
-  for (int i = 2; i < folded<form>(c); ++i) known = known && c.input(i).known();
+  for (int i = 2; i < folded<form>(c); ++i) known = known && (c.input(i).known() || none<form>(c, i));
   if (known) {
     s->constants.resize(size_t(constant_floats(s->g)));
     fold<form>(c, s->g, s->constants.data());

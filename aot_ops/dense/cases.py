@@ -14,6 +14,8 @@ ACTIVATIONS = {
 
 
 def dense(x, weight, bias=0.0, residual=0.0, transpose_b=True, activation="none"):
+    if np.size(bias) == 0:
+        bias = 0.0
     return ACTIVATIONS[activation](np.matmul(x, weight.T if transpose_b else weight) + bias) + residual
 
 
@@ -21,7 +23,7 @@ def bound(u, x, weight, bias=0.0, residual=0.0, transpose_b=True, activation="no
     """The product's error as matmul/cases.py derives it, which an activation enlarges at most 1.13 times (GELU);
     the bias and the residual round; an activation errs by what gelu/cases.py derives and 8 roundings of its result."""
     w = weight.T if transpose_b else weight
-    s = np.matmul(x, w) + bias
+    s = np.matmul(x, w) + (bias if np.size(bias) else 0.0)
     product = 8 * 2.0**-24 * np.sqrt(x.shape[-1] * np.matmul(x**2, w**2) / 6)
     more = (
         0.0
@@ -40,15 +42,16 @@ def each(f):
     return of
 
 
-def gated(x, gate, up, transpose_b=True):
-    return dense(x, gate, transpose_b=transpose_b, activation="silu") * dense(x, up, transpose_b=transpose_b)
+def gated(x, gate, up, gate_bias=0.0, up_bias=0.0, transpose_b=True):
+    gate = dense(x, gate, gate_bias, transpose_b=transpose_b, activation="silu")
+    return gate * dense(x, up, up_bias, transpose_b=transpose_b)
 
 
-def gated_bound(u, x, gate, up, transpose_b=True):
+def gated_bound(u, x, gate, up, gate_bias=0.0, up_bias=0.0, transpose_b=True):
     """The gate's error through SiLU, whose slope is below 1.13 and which makes 8 roundings; the other's; a product."""
-    off_gate, off_up = (bound(u, x, w, transpose_b=transpose_b) for w in (gate, up))
-    y, up = gated(x, gate, up, transpose_b), dense(x, up, transpose_b=transpose_b)
-    size = np.abs(dense(x, gate, transpose_b=transpose_b, activation="silu")) + 1.13 * off_gate
+    off_gate, off_up = (bound(u, x, *w, transpose_b=transpose_b) for w in ((gate, gate_bias), (up, up_bias)))
+    y, up = gated(x, gate, up, gate_bias, up_bias, transpose_b), dense(x, up, up_bias, transpose_b=transpose_b)
+    size = np.abs(dense(x, gate, gate_bias, transpose_b=transpose_b, activation="silu")) + 1.13 * off_gate
     return 1.13 * off_gate * np.abs(up) + size * off_up + 9 * 2.0**-24 * (np.abs(y) + size * off_up)
 
 
@@ -87,6 +90,11 @@ def case(op, dtype, lead, k, n, inputs, transpose_b, activation):
     return row(op, dtype, shapes[:inputs], transpose_b=transpose_b, activation=activation)
 
 
+def without_bias(dtype, lead, k, n, transpose_b):
+    """DenseAdd with a tensor without elements in its place."""
+    return row("DenseAdd", dtype, [(*lead, k), weight(k, n, transpose_b), (0,), (*lead, n)], transpose_b=transpose_b)
+
+
 def joint(dtype, lead, k, columns, biases, transpose_b):
     """DenseQKV of three numbers of columns, DenseSwiGLU of two."""
     shapes = [(*lead, k), *(weight(k, n, transpose_b) for n in columns), *((n,) for n in columns if biases)]
@@ -100,14 +108,16 @@ CASES = (
     + [row("Dense", t, [(2, 7, 9), (33, 9), b]) for t in TOLERANCE for b in ((1, 33), (1, 1, 33))]
     + [case("DenseAdd", t, *s, 4, b, "none") for t in TOLERANCE for s in SIZES for b in (True, False)]
     + [case("DenseAdd", "float32", (13,), 24, 45, 4, True, a) for a in ACTIVATIONS]
+    + [without_bias(t, *s, i % 2 == 1) for t in TOLERANCE for i, s in enumerate(SIZES)]
     + [
         joint(t, lead, k, (n, kv, kv + i % 2), i % 2, i % 3 > 0)
         for t in TOLERANCE
         for i, (lead, k, n) in enumerate(SIZES)
         for kv in [(n + 1) // 3]
     ]
-    + [joint(t, lead, k, (n, n), False, i % 2 == 1) for t in TOLERANCE for i, (lead, k, n) in enumerate(SIZES)]
-    + [joint("float32", (40,), 300, (0, 20, 33), True, True), joint("float32", (1,), 700, (520, 520), False, False)]
+    + [joint(t, *s[:2], (s[2],) * 2, b, i % 2 == 1) for t in TOLERANCE for i, s in enumerate(SIZES) for b in (0, 1)]
+    + [joint("float32", (40,), 300, (0, 20, 33), True, True)]
+    + [joint("float32", (1,), 700, (520, 520), b, False) for b in (False, True)]
     + [
         {
             "op": op,
@@ -171,6 +181,21 @@ REFUSED = [
         "op": "DenseSwiGLU",
         "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (5, 8))],
         "error": "DenseSwiGLU: gate_weight and up_weight must have one N, got 3 and 5",
+    },
+    {
+        "op": "DenseAdd",
+        "inputs": [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (1,)), ("float32", (4, 3))],
+        "error": r"DenseAdd: bias.shape must be \(3,\), got \(1,\)",
+    },
+    {
+        "op": "DenseSwiGLU",
+        "inputs": [("float32", (4, 8)), *[("float32", (3, 8))] * 2, ("float32", (3,))],
+        "error": "DenseSwiGLU: takes 3 inputs, or 5 with biases, got 4",
+    },
+    {
+        "op": "DenseSwiGLU",
+        "inputs": [("float32", (4, 8)), *[("float32", (3, 8))] * 2, ("float32", (3,)), ("float32", (4,))],
+        "error": r"DenseSwiGLU: up_bias.shape must be \(3,\), got \(4,\)",
     },
     {
         "op": "DenseSwiGLU",

@@ -1,4 +1,5 @@
-// Dense: y = act(x W + bias), DenseAdd: y = act(x W + bias) + residual, over the last dimension of x.
+// Dense: y = act(x W + bias), DenseAdd: y = act(x W + bias) + residual, over the last dimension of x. The bias may be
+// left out; before a residual it is then a tensor without elements.
 // Bias, activation and residual are applied while a tile of y is still in L1.
 #include "opgraft/op.h"
 
@@ -19,9 +20,13 @@ namespace {
 
 enum { kX, kWeight, kBias, kResidual };
 
+bool has_bias(const Arguments &c) {
+  return c.inputs() > kBias && (c.inputs() <= kResidual || c.input(kBias).size() != 0);
+}
+
 Shape check_dense(InferContext &c) {
   Shape out = check_layer(c, kWeight, "weight");
-  if (c.inputs() > kBias) check_bias(c, kBias, "bias", out.back());
+  if (has_bias(c)) check_bias(c, kBias, "bias", out.back());
   activation_from_name(c, c.attr_string("activation", "none"));
   return out;
 }
@@ -48,7 +53,7 @@ GemmProblem problem(const Context &c) {
   GemmProblem p = layer(c, kWeight);
   p.c = c.output(0).raw();
   p.packed = c.packed(kWeight);
-  p.bias = c.inputs() > kBias ? c.input(kBias).raw() : nullptr;
+  p.bias = has_bias(c) ? c.input(kBias).raw() : nullptr;
   p.residual = c.inputs() > kResidual ? c.input(kResidual).raw() : nullptr;
   p.activation = activation_from_name(c, c.attr_string("activation", "none"));
   return p;

@@ -33,16 +33,20 @@ template <class T>
 void GatedPanels(const GemmTile &gate, const GemmTile &up, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   HWY_ALIGN float sums[2][kBlockPanels * kBlockRows * kPanel];
   const int64_t column = p0 * kPanel, width = (p1 - p0) * kPanel;
+  const int64_t n = width < gate.n - column ? width : gate.n - column;
   for (int i = 0; i < 2; ++i) {
     GemmTile g = i == 0 ? gate : up;
     g.a += m0 * g.lda;
     g.b = static_cast<const char *>(g.b) + column * g.k * PanelElement<T>();
     g.c = sums[i];
     g.n = g.ldc = width;  // with the zeros of the last panel
+    if (g.bias) {         // which has no columns there
+      g.bias = static_cast<const float *>(g.bias) + column;
+      g.n = n;
+    }
     SumPanels<T>(g, 0, p1 - p0, 0, m1 - m0);
   }
-  GatedRows<T>(sums[0], sums[1], width, m1 - m0, width < gate.n - column ? width : gate.n - column,
-               static_cast<T *>(gate.c) + m0 * gate.ldc + column, gate.ldc);
+  GatedRows<T>(sums[0], sums[1], width, m1 - m0, n, static_cast<T *>(gate.c) + m0 * gate.ldc + column, gate.ldc);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -59,7 +63,7 @@ OPGRAFT_SIMD_FLOATS(GatedRows)
 
 namespace {
 
-enum { kX, kWeight, kGate = kWeight, kUp, kBias = 4 };
+enum { kX, kWeight, kGate = kWeight, kUp, kGateBias, kUpBias, kBias = 4 };
 
 ProductKernels sum_kernels(int32_t dtype) {
   ProductKernels f = product_kernels(dtype);
@@ -86,11 +90,17 @@ template <class Packed> uint64_t products_workspace(const Arguments &c, int coun
 }
 // Where one is not, the sums of gate and up lie behind that, so many bytes each.
 uint64_t sums_bytes(const GemmProblem &p) { return p.m < 0 || p.n < 0 ? 0 : uint64_t(p.m * p.n) * sizeof(float); }
+// And behind these their biases in float32, as the sums are.
+uint64_t biases_bytes(const Arguments &c, const GemmProblem &p) {
+  return c.inputs() <= kGateBias || p.n < 0 ? 0 : 2 * uint64_t(p.n) * sizeof(float);
+}
 
 template <int kCount> uint64_t Workspace(InferContext &c) {
   const auto constant = [&](int i) { return c.input(i).known(); };
   const uint64_t products = products_workspace(c, kCount, constant);
-  return products + (kCount == 3 || (constant(kGate) && constant(kUp)) ? 0 : 2 * sums_bytes(layer(c, kGate)));
+  if (kCount == 3) return products;
+  const GemmProblem gate = layer(c, kGate);
+  return products + (constant(kGate) && constant(kUp) ? 0 : 2 * sums_bytes(gate)) + biases_bytes(c, gate);
 }
 
 template <int kCount> uint64_t PackedBytes(InferContext &c, int input) {
@@ -116,10 +126,25 @@ void Products(Context &c) {
   run_products(c, p, product_kernels(p[0].dtype));
 }
 
+void widen_biases(const Context &c, GemmProblem &gate, GemmProblem &up, float *to) {
+  if (c.inputs() <= kGateBias) return;
+  dispatch<float, float16, bfloat16>(c, gate.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int i = 0; i < 2; ++i) {
+      const T *bias = c.input(kGateBias + i).data<T>();
+      for (int64_t j = 0; j < gate.n; ++j) to[i * gate.n + j] = float(bias[j]);
+    }
+  });
+  gate.bias = to;
+  up.bias = to + gate.n;
+}
+
 void GatedOfPacked(Context &c, GemmProblem gate, GemmProblem up) {
   gate.pairs = up.pairs = product_kernels(gate.dtype).pairs;
   const ProductKernels f = product_kernels(gate.dtype);
-  const Scratch<char> memory(c, product_workspace(gate, f, true));
+  const uint64_t at = products_workspace(c, 2, [](int) { return true; });
+  const Scratch<char> memory(c, at + biases_bytes(c, gate));
+  widen_biases(c, gate, up, reinterpret_cast<float *>(memory.get() + at));
   const float *a = float_rows(c, gate, memory.get());
   const PackedUnits units(gate, tiles_of(gate, gate.n, f, c.threads()));
   GemmTile g = first_tile(gate, a, gate.packed, units.t.kc), u = first_tile(up, a, up.packed, units.t.kc);
@@ -137,7 +162,8 @@ void Gated(Context &c) {
   if (gate.packed && up.packed) return GatedOfPacked(c, gate, up);
   // run_product takes the workspace from its beginning.
   const uint64_t at = products_workspace(c, 2, [&](int i) { return c.packed(i) != nullptr; });
-  const Scratch<char> memory(c, at + 2 * sums_bytes(gate));
+  const Scratch<char> memory(c, at + 2 * sums_bytes(gate) + biases_bytes(c, gate));
+  widen_biases(c, gate, up, reinterpret_cast<float *>(memory.get() + at + 2 * sums_bytes(gate)));
   const auto y = static_cast<char *>(gate.c);
   gate.c = memory.get() + at;
   up.c = memory.get() + at + sums_bytes(gate);
@@ -163,10 +189,16 @@ void InferProducts(InferContext &c) {
   }
 }
 void InferGated(InferContext &c) {
+  c.check(c.inputs() == kGateBias || c.inputs() == kUpBias + 1, "takes 3 inputs, or 5 with biases, got ", c.inputs());
   const Shape gate = check_layer(c, kGate, "gate_weight"), up = check_layer(c, kUp, "up_weight");
   c.check(may_equal(gate.back(), up.back()), "gate_weight and up_weight must have one N, got ", gate.back(), " and ",
           up.back());
-  c.output(c.input(kX).dtype(), gate.back() < 0 ? up : gate);
+  const Shape out = gate.back() < 0 ? up : gate;
+  if (c.inputs() > kGateBias) {
+    check_bias(c, kGateBias, "gate_bias", out.back());
+    check_bias(c, kUpBias, "up_bias", out.back());
+  }
+  c.output(c.input(kX).dtype(), out);
 }
 
 void ReferenceProducts(Context &c) {
@@ -177,10 +209,13 @@ void ReferenceGated(Context &c) {
   dispatch<float, float16, bfloat16>(c, gate.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T *x = c.input(kX).data<T>();
+    const auto bias = [&](int of, int64_t j) {
+      return c.inputs() > kGateBias ? double(float(c.input(of).data<T>()[j])) : 0.0;
+    };
     for (int64_t i = 0; i < gate.m; ++i)
       for (int64_t j = 0; j < gate.n; ++j) {
-        const double a = reference_sum(gate, x, c.input(kGate).data<T>(), i, j);
-        const double b = reference_sum(up, x, c.input(kUp).data<T>(), i, j);
+        const double a = reference_sum(gate, x, c.input(kGate).data<T>(), i, j) + bias(kGateBias, j);
+        const double b = reference_sum(up, x, c.input(kUp).data<T>(), i, j) + bias(kUpBias, j);
         c.output(0).data<T>()[i * gate.n + j] = T(float(activate(Activation::kSilu, a) * b));
       }
   });
@@ -193,6 +228,6 @@ using namespace opgraft;
 OPGRAFT_OP(DenseQKV, .inputs = -1, .outputs = 3, .infer = InferProducts, .kernel = Products,
            .reference = ReferenceProducts, .workspace = Workspace<3>, .packed_bytes = PackedBytes<3>,
            .pack = PackWeight)
-OPGRAFT_OP(DenseSwiGLU, .inputs = 3, .infer = InferGated, .kernel = Gated, .reference = ReferenceGated,
+OPGRAFT_OP(DenseSwiGLU, .inputs = -1, .infer = InferGated, .kernel = Gated, .reference = ReferenceGated,
            .workspace = Workspace<2>, .packed_bytes = PackedBytes<2>, .pack = PackWeight)
 #endif

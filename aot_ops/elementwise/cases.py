@@ -35,6 +35,7 @@ REFERENCE = {
     "Less": np.less,
     "Equal": np.equal,
     "Greater": np.greater,
+    "IsNan": np.isnan,
     "Sqrt": np.sqrt,
     "Rsqrt": lambda x: 1.0 / np.sqrt(x),
     "Reciprocal": lambda x: 1.0 / x,
@@ -218,6 +219,8 @@ CASES = (
     + [case("ClampScalar", [("float32", (40,), "special")], {"min": -1.5, "max": 2.0})]
     + [case("ClampScalar", [("int64", [2**53 - 1, -(2**53), 5, -5])], {"min": -4.0, "max": 1e300})]
     + [case("ClampScalar", [("int32", [2**31 - 1, -(2**31), 5, -5])], {"min": -1e10, "max": 4.0})]
+    + [case("IsNan", [(t, s)]) for t in FLOATS for s in SHAPES]
+    + [case("IsNan", [(t, [NAN, 1.0, INF, -INF, -NAN, 0.0, 6e4, 1e-40] * 9)]) for t in FLOATS]
     + [case("Select", [("bool", [[True], [False], [True]]), (t, (3, 17)), (t, (17,))]) for t in [*FLOATS, "int64"]]
     + [case("Select", [("bool", [True, False] * 20), ("float32", (40,)), ("float32", [-INF])])]
     + [case("Select", [("bool", True), ("int32", (2, 3), (-9, 9)), ("int32", (3,), (-9, 9))])]
@@ -264,6 +267,11 @@ REFUSED = [
         "op": "Div",
         "inputs": [("int32", (4,)), ("int32", (4,))],
         "error": "Div: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "IsNan",
+        "inputs": [("int32", (4,))],
+        "error": "IsNan: x.dtype must be one of float32, float16, bfloat16, got int32",
     },
     {
         "op": "Exp",

@@ -2,6 +2,13 @@
 
 import numpy as np
 
+ACTIVATIONS = {
+    "none": lambda x: x,
+    "relu": lambda x: np.maximum(x, 0),
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + np.tanh(0.7978845608028654 * (x + 0.044715 * x**3))),
+}
+
 
 def swap(x, yes):
     return np.swapaxes(x, -1, -2) if yes else x
@@ -12,25 +19,33 @@ def by_column(s):
 
 
 def weight_quant(x, weight, scale, offset=None, _scale=None, _offset=None, bias=0.0, transpose_x=False,
-                 transpose_weight=False, subtract_offset=False):  # fmt: skip
+                 transpose_weight=False, subtract_offset=False, divide=False, activation="none"):  # fmt: skip
     w = swap(weight, transpose_weight).astype(float)
     if offset is not None and offset.size:
         w = w + by_column(-offset if subtract_offset else offset)
-    return swap(x, transpose_x) @ (w * by_column(scale)) + bias
+    y = swap(x, transpose_x) @ (w / by_column(scale) if divide else w * by_column(scale)) + bias
+    return ACTIVATIONS[activation](y)
 
 
 def weight_quant_bound(u, x, weight, scale, offset=None, *rest, transpose_x=False, transpose_weight=False,
-                       subtract_offset=False):  # fmt: skip
+                       subtract_offset=False, divide=False, activation="none"):  # fmt: skip
     """The products' sum as matmul/cases.py derives it; one rounding each of the scale's product and of the bias' sum;
-    an offset is a rounded sum of x (in double), times the offset, added: two roundings of what they are."""
+    an offset is a rounded sum of x (in double), times the offset, added: two roundings of what they are. A weight
+    without a sign is 128 less there, and its offset 128 more. 1 over a scale rounds once. An activation has a slope of
+    at most 1.13, and errs by 8 roundings of its result and 2.1e-7 (dense/cases.py)."""
     x, w = swap(x, transpose_x), swap(weight, transpose_weight).astype(float)
+    if weight.dtype == np.uint8:
+        w, none = w - 128, offset is None or not offset.size
+        offset = 128 + (np.zeros(1) if none else -offset if subtract_offset else offset)
     scale = np.abs(by_column(scale))
+    scale = 1 / scale if divide else scale
     sums = 8 * 2.0**-24 * np.sqrt(x.shape[-1] * (x**2 @ w**2) / 6) * scale
     bias = rest[2] if len(rest) > 2 else 0.0
     y = np.abs(weight_quant(x, w, scale)) + np.abs(bias)
     if offset is not None and offset.size:
         y = y + 2 * np.abs(x.sum(-1, keepdims=True) * by_column(offset)) * scale
-    return sums + 3 * 2.0**-24 * y
+    error = sums + (4 if divide else 3) * 2.0**-24 * y
+    return error if activation in ("none", "relu") else 1.13 * error + (2.1e-7 + 8 * 2.0**-24) * y
 
 
 def quant_product(x1, x2, scale, offset=None, bias=None, token=None, transpose_x1=False, transpose_x2=False,
@@ -55,9 +70,8 @@ def quant_product_bound(u, *inputs, dtype="float16", **attrs):
     if dtype == "int32":
         return 0.0
     x1, x2, scale, offset, *rest = [*inputs, *[np.zeros(0)] * 6][:6]
-    size = np.abs(quant_product(x1, x2, scale, None, *rest, **attrs)) + (
-        np.abs(by_column(offset)) if offset.size else 0
-    )
+    size = np.abs(quant_product(x1, x2, scale, None, *rest, **attrs))
+    size = size + np.abs(by_column(offset)) if offset.size else size
     error = (5 if attrs.get("x1_scale", 1.0) != 1.0 else 4) * 2.0**-24 * size
     if dtype != "int8":
         return error
@@ -153,26 +167,17 @@ BOUND = {
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
 # x's leading dimensions, K, N: whole and partial tiles, none, pieces of K.
-SIZES = [
-    ((12,), 32, 64),
-    ((2, 7), 9, 33),
-    ((1,), 130, 70),
-    ((1,), 900, 300),
-    ((5,), 900, 300),
-    ((17,), 2100, 40),
-    ((0, 3), 4, 8),
-    ((5,), 0, 3),
-    ((5,), 3, 0),
-]
+SIZES = [((12,), 32, 64), ((2, 7), 9, 33), ((1,), 130, 70), ((1,), 900, 300), ((5,), 900, 300), ((17,), 2100, 40),
+         ((0, 3), 4, 8), ((5,), 0, 3), ((5,), 3, 0)]  # fmt: skip
 
 
 def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel", offset=True, tx=False, tw=False,
-                **more):  # fmt: skip
-    flat = {"channel": (n,), "tensor": (1,), "scalar": (), "2d": (n, 1) if tw else (1, n)}[per]
+                of=("int8", -128), **more):  # fmt: skip
+    flat = {"channel": (n,), "tensor": (1,), "scalar": (), "2d": (n, 1) if tw else (1, n), "row": (1, n)}[per]
     shapes = [
         (dtype, (k, *lead) if tx else (*lead, k)),
-        ("int8", (n, k) if tw else (k, n), (-128, 128)),
-        (scale_dtype, flat, (0.001, 0.01)),
+        (of[0], (n, k) if tw else (k, n), (of[1], of[1] + 256)),
+        (scale_dtype, flat, (100.0, 1000.0) if more.get("divide") else (0.001, 0.01)),
         (scale_dtype, flat if offset else (0,), (-8, 8)),
         *[(scale_dtype, (0,))] * 2,
         (dtype, (n,)),
@@ -245,6 +250,13 @@ CASES = (
     + [weight_case(t, (m,), 24, 45, 4, per=per, tw=tw, subtract_offset=True) for t in TOLERANCE for m in (3, 29)
        for per in ("channel", "scalar", "2d") for tw in (False, True)]
     + [weight_case(t, (m,), 24, 45, tx=True, tw=tw) for t in TOLERANCE for m in (3, 29) for tw in (False, True)]
+    # Not MindSpore's: without a sign, divided by the scale, the scale of a weight [N, K] as (1, N).
+    + [weight_case(t, *s, tw=tw, of=("uint8", 0)) for t in TOLERANCE for s in SIZES for tw in (False, True)]
+    + [weight_case(t, (m,), 24, 45, i, t, per, i > 3, tw=tw, of=("uint8", 0), subtract_offset=s) for t in TOLERANCE
+       for m in (1, 29) for i in (4, 7) for per in ("scalar", "row") for tw in (False, True) for s in (False, True)]
+    + [weight_case(t, (m,), 24, 45, i, t, per, tw=True, of=w, divide=True) for t in TOLERANCE for m in (1, 29)
+       for i in (3, 7) for per in ("channel", "scalar", "row") for w in (("int8", -128), ("uint8", 0))]
+    + [weight_case(t, (m,), 24, 45, 7, activation=a) for t in TOLERANCE for m in (1, 29) for a in ACTIVATIONS]
 )  # fmt: skip
 
 
@@ -253,7 +265,7 @@ def refused(error, *inputs, op="WeightQuantBatchMatmul", **attrs):
 
 
 # x and the scale: one for all, on the last axis, on another, on none of many; no elements.
-CHANNELS = [((64,), (1,)), ((3, 33), (33,)), ((3, 33), (1, 33)), ((5, 7, 9), (7, 1)), ((4, 70), (4, 1)), ((2, 3), ()),
+CHANNELS = [((64,), (1,)), ((6, 33), (33,)), ((3, 33), (1, 33)), ((5, 7, 9), (7, 1)), ((4, 70), (4, 1)), ((2, 3), ()),
             ((), ()), ((0, 5), (5,)), ((5, 0), (5, 1)), ((2, 0), (1, 0)), ((1, 1000), (1000,))]  # fmt: skip
 
 
@@ -318,19 +330,13 @@ CASES += [
 A, B = ("int8", (4, 8)), ("int8", (8, 3))
 X, W, S = ("float32", (4, 8)), ("int8", (8, 3)), ("float32", (3,))
 REFUSED = [
-    refused(
-        r"WeightQuantBatchMatmul: x's K must equal weight's K of 7, got 8 \(x \(4, 8\), weight \(7, 3\)\)",
-        X, ("int8", (7, 3)), S,
-    ),
-    refused("WeightQuantBatchMatmul: weight.dtype must be one of int8, got float32", X, ("float32", (8, 3)), S),
-    refused(
-        r"WeightQuantBatchMatmul: antiquant_scale.shape must be \(\), \(1,\), \(3,\) or \(1, 3\), got \(8,\)",
-        X, W, ("float32", (8,)),
-    ),
-    refused(
-        r"WeightQuantBatchMatmul: antiquant_offset.shape must be \(\), \(1,\), \(3,\) or \(3, 1\), got \(1, 3\)",
-        X, ("int8", (3, 8)), S, ("float32", (1, 3)), transpose_weight=True,
-    ),
+    refused(r"WeightQuantBatchMatmul: x's K must equal weight's K of 7, got 8 \(x \(4, 8\), weight \(7, 3\)\)",
+            X, ("int8", (7, 3)), S),
+    refused("WeightQuantBatchMatmul: weight.dtype must be one of int8, uint8, got float32", X, ("float32", (8, 3)), S),
+    refused(r"WeightQuantBatchMatmul: antiquant_scale.shape must be \(\), \(1,\), \(3,\) or \(1, 3\), got \(8,\)",
+            X, W, ("float32", (8,))),
+    refused(r"WeightQuantBatchMatmul: antiquant_offset.shape must be \(\), \(1,\), \(3,\) or \(3, 1\), got \(1, 8\)",
+            X, ("int8", (3, 8)), S, ("float32", (1, 8)), transpose_weight=True),
     refused("WeightQuantBatchMatmul: antiquant_scale.dtype must equal x.dtype float32, got float16",
             X, W, ("float16", (3,))),
     refused(r"WeightQuantBatchMatmul: bias.shape must be \(3,\), got \(4,\)",
@@ -338,6 +344,7 @@ REFUSED = [
     refused(r"WeightQuantBatchMatmul: quant_scale must have no elements, got shape \(3,\)",
             X, W, S, ("float32", (0,)), S),
     refused("WeightQuantBatchMatmul: antiquant_group_size must be 0, got 32", X, W, S, antiquant_group_size=32),
+    refused("WeightQuantBatchMatmul: activation must be one of .*, got 'tanh'", X, W, S, activation="tanh"),
     refused(r"WeightQuantBatchMatmul: x must have 2 dimensions with transpose_x, got shape \(2, 4, 8\)",
             ("float32", (2, 4, 8)), W, S, transpose_x=True),
     refused(r"QuantBatchMatmul: x1's K must equal x2's K of 7, got 8 \(x1 \(4, 8\), x2 \(7, 3\)\)",

@@ -1,5 +1,6 @@
-// WeightQuantBatchMatmul: x[..., M, K] ((weight[K, N] + antiquant_offset) antiquant_scale) + bias, weights of eight
-// bits. They are read as bytes: scale and offset follow the sums, once an element of y.
+// WeightQuantBatchMatmul: act(x[..., M, K] ((weight[K, N] + antiquant_offset) antiquant_scale) + bias), weights of
+// eight bits. They are read as bytes: scale and offset follow the sums, once an element of y. Of bytes without a sign
+// the sums are those of weight - 128, and the offset 128 more.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -29,6 +30,15 @@ void PackInt8(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, 
   PackInto<int8_t>(b, k, n, p0, p1, k0, k1, static_cast<int8_t *>(dst));
 }
 
+// A byte without a sign, 128 less.
+struct Centred {
+  uint8_t bits;
+  explicit operator float() const { return float(int(bits) - 128); }
+};
+void PackUint8(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {
+  PackInto<Centred>(b, k, n, p0, p1, k0, k1, static_cast<int8_t *>(dst));
+}
+
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -40,27 +50,33 @@ namespace opgraft {
 OPGRAFT_SIMD_FLOATS(PanelsInt8)
 OPGRAFT_SIMD_FLOATS(SkinnyInt8)
 OPGRAFT_SIMD(PackInt8)
+OPGRAFT_SIMD(PackUint8)
 
 namespace {
 
 enum { kX, kWeight, kScale, kOffset, kQuantScale, kQuantOffset, kBias };
 
-ProductKernels kernels(int32_t dtype) {
+bool has_sign(const Arguments &c) { return c.input(kWeight).dtype() == OPGRAFT_INT8; }
+ProductKernels kernels(const Arguments &c) {
+  const int32_t dtype = c.input(kX).dtype();
+  if (!has_sign(c)) return {PanelsInt8_simd(dtype), PackUint8_simd(), nullptr, nullptr, 1};
   return {PanelsInt8_simd(dtype), PackInt8_simd(), SkinnyInt8_simd(dtype), SkinnySum_simd(dtype), 1};
 }
 
+Activation activation(const Arguments &c) { return activation_from_name(c, c.attr_string("activation", "none")); }
 bool transpose_weight(const Arguments &c) { return c.attr_bool("transpose_weight", false); }
 int64_t weight_n(const Arguments &c) { return c.input(kWeight).dim(transpose_weight(c) ? 0 : 1); }
 int64_t weight_k(const Arguments &c) { return c.input(kWeight).dim(transpose_weight(c) ? 1 : 0); }
 
-// (1,), (N,), or the weight's two dimensions with K as 1.
+// (1,), (N,), or the weight's two dimensions with K as 1; of a weight [N, K] also (1, N).
 void check_per_channel(InferContext &c, int i, const char *name) {
   if (c.input(i).dtype() != OPGRAFT_FLOAT32) c.check_same_dtype(i, name, kX, "x");
   const auto shape = c.input(i).shape();
   const int64_t n = weight_n(c), count = element_count(shape);
-  const bool flat = shape.size() <= 1, two = shape.size() == 2 && may_equal(shape[transpose_weight(c) ? 1 : 0], 1);
+  const bool flat = shape.size() <= 1, turned = transpose_weight(c);
+  const bool two = shape.size() == 2 && (may_equal(shape[0], 1) || (turned && may_equal(shape[1], 1)));
   if (i == kOffset && count == 0) return;
-  const int64_t whole[] = {transpose_weight(c) ? n : 1, transpose_weight(c) ? 1 : n};
+  const int64_t whole[] = {turned ? n : 1, turned ? 1 : n};
   c.check((flat || two) && (count < 0 || n < 0 || count == n || count == 1), name, ".shape must be (), (1,), (", n,
           ",) or ", whole, ", got ", shape);
 }
@@ -68,7 +84,7 @@ void check_per_channel(InferContext &c, int i, const char *name) {
 void Infer(InferContext &c) {
   c.check_inputs(3, 7);
   c.check_dtype(kX, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.check_dtype(kWeight, "weight", {OPGRAFT_INT8});
+  c.check_dtype(kWeight, "weight", {OPGRAFT_INT8, OPGRAFT_UINT8});
   const auto x = c.input(kX).shape(), w = c.input(kWeight).shape();
   c.check(x.size() >= 2, "x must have at least 2 dimensions, got shape ", x);
   c.check(w.size() == 2, "weight must have 2 dimensions, got shape ", w);
@@ -76,6 +92,7 @@ void Infer(InferContext &c) {
   c.check(x.size() == 2 || !tx, "x must have 2 dimensions with transpose_x, got shape ", x);
   c.check(c.attr_int("antiquant_group_size", 0) == 0, "antiquant_group_size must be 0, got ",
           c.attr_int("antiquant_group_size", 0));
+  activation(c);
   const int64_t k = x[x.size() - (tx ? 2 : 1)], kw = weight_k(c), n = weight_n(c);
   c.check(k < 0 || kw < 0 || k == kw, "x's K must equal weight's K of ", kw, ", got ", k, " (x ", x, ", weight ", w,
           ")");
@@ -108,24 +125,27 @@ GemmProblem problem(const Arguments &c) {
                 {c.input(kWeight).raw(), tw ? 1 : n, tw ? k : 1},
                 nullptr};
   p.int8 = true;
-  p.has_offset = given(c, kOffset);
+  p.activation = activation(c);
+  p.has_offset = given(c, kOffset) || !has_sign(c);
   return p;
 }
 
 uint64_t Workspace(InferContext &c) {
   const GemmProblem p = problem(c);
-  return product_workspace(p, kernels(p.dtype), c.input(kWeight).known());
+  return product_workspace(p, kernels(c), c.input(kWeight).known());
 }
 uint64_t PackedBytes(InferContext &c, int input) {
   const GemmProblem p = problem(c);
-  return input == kWeight ? packed_bytes(p, kernels(p.dtype)) : 0;
+  return input == kWeight ? packed_bytes(p, kernels(c)) : 0;
 }
 void PackWeight(InferContext &c, int, void *dst) {
   const GemmProblem p = problem(c);
-  pack_b(p, kernels(p.dtype), dst);
+  pack_b(p, kernels(c), dst);
 }
 
-// A scale or an offset by column, as float32; an offset as it is added.
+bool divides(const Arguments &c) { return c.attr_bool("divide", false); }
+
+// A scale or an offset by column, as float32; what multiplies and what is added.
 std::vector<float> by_column(const Context &c, int i, int64_t n) {
   std::vector<float> to(static_cast<size_t>(n));
   const TensorView t = c.input(i);
@@ -135,6 +155,8 @@ std::vector<float> by_column(const Context &c, int i, int64_t n) {
   });
   if (i == kOffset && c.attr_bool("subtract_offset", false))
     for (float &o : to) o = -o;
+  if (i == kScale && divides(c))
+    for (float &s : to) s = 1.0f / s;
   return to;
 }
 
@@ -145,18 +167,24 @@ void Kernel(Context &c) {
   p.packed = c.packed(kWeight);
   std::vector<float> scale, offset;
   const TensorView s = c.input(kScale);
-  if (s.dtype() == OPGRAFT_FLOAT32 && s.size() == p.n) p.scale = s.data<float>();
+  if (s.dtype() == OPGRAFT_FLOAT32 && s.size() == p.n && !divides(c)) p.scale = s.data<float>();
   else scale = by_column(c, kScale, p.n), p.scale = scale.data();
-  if (p.has_offset) offset = by_column(c, kOffset, p.n), p.offset = offset.data();
+  if (given(c, kOffset)) offset = by_column(c, kOffset, p.n);
+  if (!has_sign(c)) {
+    offset.resize(size_t(p.n));
+    for (float &o : offset) o += 128.0f;
+  }
+  if (p.has_offset) p.offset = offset.data();
   p.bias = given(c, kBias) ? c.input(kBias).raw() : nullptr;
-  run_product(c, p, kernels(p.dtype));
+  run_product(c, p, kernels(c));
 }
 
 void Reference(Context &c) {
   const GemmProblem p = problem(c);
   const auto scale = by_column(c, kScale, p.n);
   const auto offset = given(c, kOffset) ? by_column(c, kOffset, p.n) : std::vector<float>(size_t(p.n), 0.0f);
-  const int8_t *w = c.input(kWeight).data<int8_t>();
+  const auto *bytes = static_cast<const uint8_t *>(c.input(kWeight).raw());
+  const auto weight = [&, sign = has_sign(c)](int64_t i) { return sign ? double(int8_t(bytes[i])) : double(bytes[i]); };
   dispatch<float, float16, bfloat16>(c, p.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T *x = c.input(kX).data<T>(), *bias = given(c, kBias) ? c.input(kBias).data<T>() : nullptr;
@@ -165,9 +193,9 @@ void Reference(Context &c) {
         double sum = 0;
         for (int64_t l = 0; l < p.k; ++l)
           sum += double(float(x[i * p.a.row_stride + l * p.a.column_stride])) *
-                 (double(w[l * p.b.row_stride + j * p.b.column_stride]) + double(offset[size_t(j)]));
+                 (weight(l * p.b.row_stride + j * p.b.column_stride) + double(offset[size_t(j)]));
         sum = sum * double(scale[size_t(j)]) + (bias ? double(float(bias[j])) : 0.0);
-        c.output(0).data<T>()[i * p.n + j] = T(float(sum));
+        c.output(0).data<T>()[i * p.n + j] = T(float(activate(p.activation, sum)));
       }
   });
 }

@@ -23,18 +23,32 @@ def bound(u, x, axis=-1):
     return y * 2.0**-24 * (off + np.sum(y * off, axis=axis, keepdims=True) + x.shape[axis] / 4 + 8.5)
 
 
-def scaled(x, mask=0.0, scale=1.0, axis=-1):
-    return softmax(x * scale + mask, axis)
+def scores(x, mask=0.0, scale=1.0, fill=-np.inf, hides=False, mask_scale=1.0):
+    """Bools choose; numbers are added."""
+    if np.asarray(mask).dtype == bool:
+        return np.where(mask != hides, x * scale, np.float32(fill) * np.float32(mask_scale))
+    return x * scale + mask * mask_scale
 
 
-def scaled_bound(u, x, mask=0.0, scale=1.0, axis=-1):
-    """As bound; besides, the score rounds once and scale is rounded to float32: that moves an exponential by as much,
-    and the sum by the mean of it under the weights."""
+def scaled(*inputs, axis=-1, nan_to_zero=False, **attrs):
+    y = softmax(scores(*inputs, **attrs), axis)
+    return np.where(np.isnan(y), 0.0, y) if nan_to_zero else y
+
+
+def scaled_bound(u, x, mask=0.0, scale=1.0, axis=-1, **attrs):
+    """As bound; besides, the score rounds once and scale is rounded to float32, and so is mask_scale and its product:
+    that moves an exponential by as much, and the sum by the mean of it under the weights."""
     if x.size == 0:
         return 0.0
-    y = scaled(x, mask, scale, axis)
-    off = 2.0**-24 * np.where(y > 0, 2 * np.abs(x * scale) + np.abs(mask * np.ones_like(x)), 0.0)
-    return bound(u, x * scale + mask, axis) + y * (off + np.sum(y * off, axis=axis, keepdims=True))
+    attrs.pop("nan_to_zero", None)
+    s = scores(x, mask, scale, **attrs)
+    y, factor = softmax(s, axis), attrs.get("mask_scale", 1.0)
+    if np.asarray(mask).dtype == bool:
+        off = np.where(mask != attrs.get("hides", False), 2 * np.abs(x * scale), 0.0)
+    else:
+        off = 2 * np.abs(x * scale) + (1 if factor == 1 else 3) * np.abs(mask * factor * np.ones_like(x))
+    off = np.where(y > 0, 2.0**-24 * off, 0.0)
+    return bound(u, s, axis) + y * (off + np.sum(y * off, axis=axis, keepdims=True))
 
 
 def gradient(dout, out, dim=-1):
@@ -53,12 +67,14 @@ def unbroadcast(v, shape):
     return v.sum(axis=tuple(k for k, n in enumerate(shape) if n == 1), keepdims=True)
 
 
-def scaled_gradient(dy, y, mask=None, scale=1.0, axis=-1):
+def scaled_gradient(dy, y, mask=None, scale=1.0, axis=-1, hides=False, mask_scale=1.0):
     dx = gradient(dy, y, axis)
-    return scale * dx, np.zeros(()) if mask is None else unbroadcast(dx, mask.shape)
+    if mask is not None and mask.dtype == bool:
+        return scale * np.where(mask != hides, dx, 0.0), np.zeros(mask.shape)
+    return scale * dx, np.zeros(()) if mask is None else mask_scale * unbroadcast(dx, mask.shape)
 
 
-def scaled_gradient_bound(u, dy, y, mask=None, scale=1.0, axis=-1):
+def scaled_gradient_bound(u, dy, y, mask=None, scale=1.0, axis=-1, **attrs):
     """As above, scale rounds as well; the mask's is added up in double."""
     return [np.abs(scale) * gradient_bound(u, dy, y, axis), 0.0]
 
@@ -163,6 +179,39 @@ CASES += (
     ]
 )
 
+LOW = float(np.finfo(np.float32).min)
+# Bools choose: the scores, or a number; a row that is hidden whole is NaN or of equal weights. A mask that is scaled,
+# or taken away; what would be NaN as 0.
+CASES += (
+    [
+        masked(t, [s, ("bool", m or True)], scale=0.3, axis=a, fill=fill, hides=hides)
+        for t in TOLERANCE
+        for s, m, a in MASKED
+        for fill, hides in ((-np.inf, False), (LOW, True), (0.5, False))
+    ]
+    + [
+        masked(t, [(2, 3, 37), ("bool", [[[i == 1] * 37] for i in range(2)])], fill=fill, hides=hides, axis=axis)
+        for t in TOLERANCE
+        for fill in (-np.inf, -1e4)
+        for hides in (False, True)
+        for axis in (1, 2)
+    ]
+    + [masked("float32", [("float32", (3, 40), "special"), ("bool", (40,))], scale=0.5, axis=a) for a in (0, 1)]
+    + [masked(t, [s, m], scale=0.3, axis=a, mask_scale=-1.7) for t in TOLERANCE for s, m, a in MASKED]
+    + [masked("float32", [(4, 33), ("bool", (33,))], scale=0.3, fill=-7.5, mask_scale=0.3)]
+    + [
+        masked(t, [s, (t, np.where(np.arange(3)[:, None] == 1, -np.inf, np.zeros(40)).tolist())], nan_to_zero=True)
+        for t in TOLERANCE
+        for s in ((3, 40), (2, 3, 40))
+    ]
+    + [
+        masked(t, [(t, (3, 40), "special"), *more], nan_to_zero=True, axis=axis)
+        for t in TOLERANCE
+        for more in ([], [("bool", [[True], [False], [True]])], [("bool", (3, 40))])
+        for axis in (0, 1)
+    ]
+)
+
 CASES += (
     [
         {"op": "SoftmaxBackward", "inputs": [(t, s), (t, s)], "attrs": {"dim": a}, "rtol": tol, "atol": SMALLEST[t]}
@@ -180,6 +229,18 @@ CASES += (
         for t, tol in TOLERANCE.items()
         # Masks of one element and of many, so that sums and elements of the mask are shared among threads.
         for s, m, a in MASKED + [((3, 40, 700), (700,), -1), ((3, 40, 700), (1,), 1), ((2, 90, 160), (90, 160), -1)]
+    ]
+    + [
+        {
+            "op": "ScaledMaskedSoftmaxGrad",
+            "inputs": [(t, s), (t, s), (kind, m or True if kind == "bool" else m)],
+            "attrs": {"scale": 0.3, "axis": a, **attrs},
+            "rtol": tol,
+            "atol": SMALLEST[t],
+        }
+        for t, tol in TOLERANCE.items()
+        for s, m, a in MASKED
+        for kind, attrs in (("bool", {}), ("bool", {"hides": True}), (t, {"mask_scale": -1.7}))
     ]
     + [
         {
@@ -225,6 +286,16 @@ REFUSED = [
         "op": "ScaledMaskedSoftmax",
         "inputs": [("float32", (4, 8)), ("float16", (4, 8))],
         "error": "ScaledMaskedSoftmax: mask.dtype must equal x.dtype float32, got float16",
+    },
+    {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [("float32", (4, 8)), ("bool", (4, 7))],
+        "error": r"ScaledMaskedSoftmax: mask.shape must broadcast to x.shape \(4, 8\), got \(4, 7\)",
+    },
+    {
+        "op": "ScaledMaskedSoftmax",
+        "inputs": [("float32", (4, 8)), ("int32", (4, 8))],
+        "error": "mask.*float32.*got int32",
     },
     {
         "op": "ScaledMaskedSoftmax",

@@ -9,6 +9,9 @@
 
 namespace opgraft {
 
+// Bools have no gradient; without a mask, what it would be of the scores of a row adds up to nothing.
+inline bool mask_is_added(const Arguments &c) { return c.inputs() == 3 && c.input(2).dtype() != OPGRAFT_BOOL; }
+
 // The sum of dy y of every row.
 template <class T> std::vector<double> row_products(const Context &c, const SoftmaxAxis &a) {
   const T *dy = c.input(0).data<T>(), *y = c.input(1).data<T>();
@@ -39,8 +42,7 @@ struct Walk {
 template <class T> void mask_gradient(const Context &c, const SoftmaxAxis &a) {
   T *out = c.output(1).data<T>();
   const int64_t size = c.output(1).size();
-  if (c.inputs() < 3) return void(*out = T(0.0f));  // those of a row add up to nothing
-  if (c.input(0).size() == 0) return void(std::fill_n(out, size, T(0.0f)));
+  if (!mask_is_added(c) || c.input(0).size() == 0) return void(std::fill_n(out, size, T(0.0f)));
   const T *dy = c.input(0).data<T>(), *y = c.input(1).data<T>();
   const auto x = c.input(0).shape();
   int64_t stride[OPGRAFT_MAX_RANK];
@@ -88,11 +90,12 @@ template <class T> void mask_gradient(const Context &c, const SoftmaxAxis &a) {
       }
     }
   });
+  const double factor = float(c.attr_float("mask_scale", 1.0));
   c.parallel_for(size, kElements, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       double sum = 0;
       for (int64_t k = 0; k < blocks; ++k) sum += partial[size_t(k * size + i)];
-      out[i] = T(float(sum));
+      out[i] = T(float(sum * factor));
     }
   });
 }

@@ -1,5 +1,5 @@
-// Softmax: y = e^(s - max s) / sum of e^(s - max s) along one axis, of s = x or of s = x scale + mask. Half types
-// compute in float32.
+// Softmax: y = e^(s - max s) / sum of e^(s - max s) along one axis, of s = x or of s = x scale + mask, or where bools
+// choose, of x scale and a number. Half types compute in float32.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -14,29 +14,18 @@
 #include "opgraft/simd.h"
 #include "aot_ops/common/activations-inl.h"
 #include "aot_ops/common/norm-inl.h"
+#include "mask-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_SOFTMAX_ROWS_
 #define OPGRAFT_SOFTMAX_ROWS_
 namespace opgraft {
-// A mask of x's rank, with strides of 0 where it is broadcast.
 struct SoftmaxRows : SoftmaxAxis {
-  const void *x, *mask;  // mask: or null
+  const void *x;
   void *y;
-  float scale;
-  int rank;
-  int64_t dims[OPGRAFT_MAX_RANK], stride[OPGRAFT_MAX_RANK];
-
-  // Where the mask begins for row r of outer * inner.
-  int64_t mask_of(int64_t r) const {
-    int64_t at = 0;
-    for (int i = rank - 1; i >= 0; --i) {
-      if (i == axis) continue;
-      at += r % dims[i] * stride[i];
-      r /= dims[i];
-    }
-    return at;
-  }
+  float scale, mask_scale, fill;  // fill: what a score becomes that bools hide
+  bool nan_to_zero;               // a row that would be NaN
+  SoftmaxMask mask;
 };
 }  // namespace opgraft
 #endif
@@ -47,9 +36,9 @@ namespace opgraft::HWY_NAMESPACE {
 inline constexpr int kTogether = 2;
 
 // kRows contiguous rows of scores at(row, i) for a whole vector, at(row, i, rest) for the last elements; together,
-// since a row alone waits for its maximum and its sum. float32 keeps the exponentials in y; half types compute them
-// twice, as rounding them before the division would cost accuracy.
-template <int kRows, class T, class At> HWY_INLINE void ContiguousRows(At at, T *y, int64_t n) {
+// since a row alone waits for its maximum and its sum. float32 keeps in y the exponentials, and before them the scores
+// where a mask makes them; half types compute both anew, as rounding them before the division would cost accuracy.
+template <int kRows, bool kMasked, class T, class At> HWY_INLINE void ContiguousRows(At at, T *y, int64_t n) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d)), whole = n / lanes * lanes;
   const size_t rest = size_t(n - whole);
@@ -61,12 +50,20 @@ template <int kRows, class T, class At> HWY_INLINE void ContiguousRows(At at, T 
     most[j] = tail[j];
     sum[j] = hn::Zero(d);
   }
+  constexpr bool kKept = kMasked && std::is_same_v<T, float>;
   for (int64_t i = 0; i < whole; i += lanes)
-    for (int j = 0; j < kRows; ++j) most[j] = hn::Max(most[j], at(j, i));
+    for (int j = 0; j < kRows; ++j) {
+      const auto s = at(j, i);
+      if constexpr (kKept) StoreF32(s, d, y + j * n + i);
+      most[j] = hn::Max(most[j], s);
+    }
   for (int j = 0; j < kRows; ++j) most[j] = hn::MaxOfLanes(d, most[j]);
   for (int64_t i = 0; i < whole; i += lanes)
     for (int j = 0; j < kRows; ++j) {
-      const auto e = ExpBelow0(d, hn::Sub(at(j, i), most[j]));
+      auto s = most[j];
+      if constexpr (kKept) s = hn::LoadU(d, y + j * n + i);
+      else s = at(j, i);
+      const auto e = ExpBelow0(d, hn::Sub(s, most[j]));
       if constexpr (std::is_same_v<T, float>) StoreF32(e, d, y + j * n + i);
       sum[j] = hn::Add(sum[j], e);
     }
@@ -104,41 +101,99 @@ template <class T, class Load> HWY_INLINE void Columns(Load load, T *y, int64_t 
   }
 }
 
-template <int kRows, class T> void ScoreRows(const SoftmaxRows &g, int64_t r) {
+// kRows neighbouring rows from row r on: without a mask, with one that is added, with one of bools.
+template <int kRows, class T> HWY_INLINE void PlainRows(const SoftmaxRows &g, int64_t r) {
   const hn::ScalableTag<float> d;
-  const T *x = static_cast<const T *>(g.x) + r * g.n;
-  T *y = static_cast<T *>(g.y) + r * g.n;
   const int64_t n = g.n;
+  const T *x = static_cast<const T *>(g.x) + r * n;
+  T *y = static_cast<T *>(g.y) + r * n;
   const auto scale = hn::Set(d, g.scale);
-  const T *mask[kRows];
-  if (g.mask)
-    for (int j = 0; j < kRows; ++j) mask[j] = static_cast<const T *>(g.mask) + g.mask_of(r + j);
-  if (!g.mask && g.scale == 1.0f) {
-    ContiguousRows<kRows>([&](int j, int64_t i, auto... k) HWY_ATTR { return LoadSome(d, x + j * n + i, k...); }, y, n);
-  } else if (!g.mask) {
-    ContiguousRows<kRows>(
+  if (g.scale == 1.0f)
+    ContiguousRows<kRows, false>([&](int j, int64_t i, auto... k) HWY_ATTR { return LoadSome(d, x + j * n + i, k...); },
+                                 y, n);
+  else
+    ContiguousRows<kRows, false>(
         [&](int j, int64_t i, auto... k) HWY_ATTR { return hn::Mul(LoadSome(d, x + j * n + i, k...), scale); }, y, n);
-  } else if (g.stride[g.axis]) {
-    ContiguousRows<kRows>(
+}
+
+template <int kRows, class T> HWY_INLINE void AddedRows(const SoftmaxRows &g, int64_t r) {
+  const hn::ScalableTag<float> d;
+  const int64_t n = g.n;
+  const T *x = static_cast<const T *>(g.x) + r * n;
+  T *y = static_cast<T *>(g.y) + r * n;
+  const auto scale = hn::Set(d, g.scale), factor = hn::Set(d, g.mask_scale);
+  const T *mask[kRows];
+  for (int j = 0; j < kRows; ++j) mask[j] = static_cast<const T *>(g.mask.data) + g.mask.row(r + j);
+  if (!g.mask.step())
+    ContiguousRows<kRows, true>(
+        [&](int j, int64_t i, auto... k) HWY_ATTR {
+          const auto one = hn::Mul(hn::Set(d, float(*mask[j])), factor);
+          return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, one);
+        },
+        y, n);
+  else if (g.mask_scale == 1.0f)
+    ContiguousRows<kRows, true>(
         [&](int j, int64_t i, auto... k)
             HWY_ATTR { return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, LoadSome(d, mask[j] + i, k...)); },
         y, n);
-  } else {
-    ContiguousRows<kRows>(
-        [&](int j, int64_t i, auto... k)
-            HWY_ATTR { return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, hn::Set(d, float(*mask[j]))); },
+  else
+    ContiguousRows<kRows, true>(
+        [&](int j, int64_t i, auto... k) HWY_ATTR {
+          const auto each = hn::Mul(LoadSome(d, mask[j] + i, k...), factor);
+          return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, each);
+        },
         y, n);
+}
+
+template <int kRows, class T> HWY_INLINE void ChosenRows(const SoftmaxRows &g, int64_t r) {
+  const hn::ScalableTag<float> d;
+  const int64_t n = g.n;
+  const T *x = static_cast<const T *>(g.x) + r * n;
+  T *y = static_cast<T *>(g.y) + r * n;
+  const auto scale = hn::Set(d, g.scale), fill = hn::Set(d, g.fill);
+  const Hidden hidden(d, g.mask);
+  const uint8_t *mask[kRows];
+  for (int j = 0; j < kRows; ++j) mask[j] = g.mask.bools() + g.mask.row(r + j);
+  if (g.mask.step())
+    ContiguousRows<kRows, true>(
+        [&](int j, int64_t i, auto... k) HWY_ATTR {
+          const auto v = hn::Mul(LoadSome(d, x + j * n + i, k...), scale);
+          return hn::IfThenElse(hidden(mask[j] + i, k...), fill, v);
+        },
+        y, n);
+  else
+    ContiguousRows<kRows, true>(
+        [&](int j, int64_t i, auto... k) HWY_ATTR {
+          const auto v = hn::Mul(LoadSome(d, x + j * n + i, k...), scale);
+          return (*mask[j] != 0) == g.mask.hides ? fill : v;
+        },
+        y, n);
+}
+
+// Rows [begin, end) along the last axis. Each kind of mask has its loop: constants are loaded once for many short rows.
+enum Kind { kPlain, kAdded, kChosen };
+template <Kind kind, int kRows, class T> HWY_INLINE void ScoreRows(const SoftmaxRows &g, int64_t r) {
+  if constexpr (kind == kPlain) PlainRows<kRows, T>(g, r);
+  if constexpr (kind == kAdded) AddedRows<kRows, T>(g, r);
+  if constexpr (kind == kChosen) ChosenRows<kRows, T>(g, r);
+}
+template <Kind kind, class T> void RowsTogether(const SoftmaxRows &g, int64_t begin, int64_t end) {
+  int64_t r = begin;
+  for (; r + kTogether <= end; r += kTogether) ScoreRows<kind, kTogether, T>(g, r);
+  for (; r < end; ++r) ScoreRows<kind, 1, T>(g, r);
+}
+
+// Rows [begin, end) that are NaN, which they are throughout.
+template <class T> void NanToZero(const SoftmaxRows &g, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    T *y = static_cast<T *>(g.y) + g.begin(r);
+    if (!std::isnan(float(*y))) continue;
+    for (int64_t k = 0; k < g.n; ++k) y[k * g.inner] = T(0.0f);
   }
 }
 
-// Rows [begin, end) of the outer * inner rows.
-template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
-  if (g.inner == 1) {
-    int64_t r = begin;
-    for (; r + kTogether <= end; r += kTogether) ScoreRows<kTogether, T>(g, r);
-    for (; r < end; ++r) ScoreRows<1, T>(g, r);
-    return;
-  }
+// Along another axis than the last.
+template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto scale = hn::Set(d, g.scale);
@@ -150,15 +205,21 @@ template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
     auto load = [&](int64_t k) HWY_ATTR {
       return width == lanes ? LoadF32(d, x + k * g.inner) : LoadF32N(d, x + k * g.inner, size_t(width));
     };
-    if (g.mask) {
+    if (g.mask.data) {
       int64_t from[hn::MaxLanes(d)];
-      for (int64_t i = 0; i < width; ++i) from[i] = g.mask_of(r + i);
+      for (int64_t i = 0; i < width; ++i) from[i] = g.mask.row(r + i);
+      const auto fill = hn::Set(d, g.fill);
       Columns(
           [&](int64_t k) HWY_ATTR {
             HWY_ALIGN float mask[hn::MaxLanes(d)] = {};
-            for (int64_t i = 0; i < width; ++i)
-              mask[i] = float(static_cast<const T *>(g.mask)[from[i] + k * g.stride[g.axis]]);
-            return hn::MulAdd(load(k), scale, hn::Load(d, mask));
+            for (int64_t i = 0; i < width; ++i) {
+              const int64_t each = from[i] + k * g.mask.step();
+              mask[i] = g.mask.chosen ? float(g.mask.gone(each))
+                                      : float(static_cast<const T *>(g.mask.data)[each]) * g.mask_scale;
+            }
+            const auto m = hn::Load(d, mask);
+            if (!g.mask.chosen) return hn::MulAdd(load(k), scale, m);
+            return hn::IfThenElse(hn::Ne(m, hn::Zero(d)), fill, hn::Mul(load(k), scale));
           },
           y, g.n, g.inner, size_t(width));
     } else if (g.scale != 1.0f) {
@@ -168,6 +229,15 @@ template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
     }
     r += width;
   }
+}
+
+// Rows [begin, end) of the outer * inner rows.
+template <class T> void Rows(const SoftmaxRows &g, int64_t begin, int64_t end) {
+  if (g.inner != 1) RowsApart<T>(g, begin, end);
+  else if (!g.mask.data) RowsTogether<kPlain, T>(g, begin, end);
+  else if (g.mask.chosen) RowsTogether<kChosen, T>(g, begin, end);
+  else RowsTogether<kAdded, T>(g, begin, end);
+  if (g.nan_to_zero) NanToZero<T>(g, begin, end);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -194,15 +264,13 @@ void InferMasked(InferContext &c) {
 SoftmaxRows rows_of(const Context &c) {
   SoftmaxRows g{};
   static_cast<SoftmaxAxis &>(g) = softmax_axis(c, "axis");
-  auto dims = c.input(0).shape();
-  g.rank = int(dims.size());
   g.x = c.input(0).raw();
   g.y = c.output(0).raw();
   g.scale = float(c.attr_float("scale", 1.0));
-  std::copy(dims.begin(), dims.end(), g.dims);
-  if (c.inputs() < 2) return g;
-  g.mask = c.input(1).raw();
-  mask_strides(dims, c.input(1).shape(), g.stride);
+  g.mask_scale = float(c.attr_float("mask_scale", 1.0));
+  g.fill = float(c.attr_float("fill", -HUGE_VAL)) * g.mask_scale;
+  g.nan_to_zero = c.attr_bool("nan_to_zero", false);
+  g.mask = softmax_mask(c, 1, g.axis);
   return g;
 }
 
@@ -217,17 +285,21 @@ void Reference(Context &c) {
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t r = 0; r < g.rows; ++r) {
-      const int64_t at = g.begin(r), from = g.mask ? g.mask_of(r) : 0;
+      const int64_t at = g.begin(r), from = g.mask.data ? g.mask.row(r) : 0;
       const T *x = c.input(0).data<T>() + at;
       T *y = c.output(0).data<T>() + at;
       auto score = [&](int64_t k) {
         const double v = double(float(x[k * g.inner])) * double(g.scale);
-        return g.mask ? v + double(float(static_cast<const T *>(g.mask)[from + k * g.stride[g.axis]])) : v;
+        if (!g.mask.data) return v;
+        const int64_t i = from + k * g.mask.step();
+        if (g.mask.chosen) return g.mask.gone(i) ? double(g.fill) : v;
+        return v + double(g.mask_scale) * double(float(static_cast<const T *>(g.mask.data)[i]));
       };
       double most = -HUGE_VAL, sum = 0;
       for (int64_t k = 0; k < g.n; ++k) most = std::max(most, score(k));
       for (int64_t k = 0; k < g.n; ++k) sum += std::exp(score(k) - most);
-      for (int64_t k = 0; k < g.n; ++k) y[k * g.inner] = T(float(std::exp(score(k) - most) / sum));
+      const bool zero = g.nan_to_zero && std::isnan(sum);
+      for (int64_t k = 0; k < g.n; ++k) y[k * g.inner] = T(zero ? 0.0f : float(std::exp(score(k) - most) / sum));
     }
   });
 }

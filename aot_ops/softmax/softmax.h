@@ -27,9 +27,38 @@ inline SoftmaxAxis softmax_axis(const Context &c, const char *name) {
   return {axis, n, element_count(x.subspan(size_t(axis) + 1)), n ? c.input(0).size() / n : 0};
 }
 
-// Input i, a mask, broadcasts to input 0, which is called x.
+// What is done to the scores: an addition, or with bools a choice. Over x's dimensions, with strides of 0 where it is
+// broadcast.
+struct SoftmaxMask {
+  const void *data;    // null: nothing is done
+  bool chosen, hides;  // of bools; they are true where a score becomes another number, else where it stays
+  int rank, axis;
+  int64_t dims[OPGRAFT_MAX_RANK], stride[OPGRAFT_MAX_RANK];
+
+  int64_t step() const { return stride[axis]; }  // along the axis
+  // Where it begins for row r of all that lie along the axis.
+  int64_t row(int64_t r) const {
+    int64_t at = 0;
+    for (int i = rank - 1; i >= 0; --i) {
+      if (i == axis) continue;
+      at += r % dims[i] * stride[i];
+      r /= dims[i];
+    }
+    return at;
+  }
+  // Where it lies for x's i-th element.
+  int64_t of(int64_t i) const {
+    int64_t at = 0;
+    for (int k = rank - 1; k >= 0; i /= dims[k--]) at += i % dims[k] * stride[k];
+    return at;
+  }
+  const uint8_t *bools() const { return static_cast<const uint8_t *>(data); }
+  bool gone(int64_t i) const { return (bools()[i] != 0) == hides; }
+};
+
+// Input i, a mask of `x`, broadcasts to input 0; bools choose, of x's dtype it is added.
 inline void check_mask(InferContext &c, int i, const char *x) {
-  c.check_same_dtype(i, "mask", 0, x);
+  if (c.input(i).dtype() != OPGRAFT_BOOL) c.check_same_dtype(i, "mask", 0, x);
   auto s = c.input(0).shape(), m = c.input(i).shape();
   bool ok = m.size() <= s.size();
   for (size_t k = 0; ok && k < m.size(); ++k) {
@@ -48,6 +77,20 @@ inline void mask_strides(std::span<const int64_t> x, std::span<const int64_t> ma
     if (n != 1) stride[x.size() - 1 - k] = step;
     step *= n;
   }
+}
+
+// Input i, where there is one.
+inline SoftmaxMask softmax_mask(const Context &c, int i, int axis) {
+  SoftmaxMask m{};
+  if (c.inputs() <= i) return m;
+  const auto x = c.input(0).shape();
+  m.data = c.input(i).raw();
+  m.chosen = c.input(i).dtype() == OPGRAFT_BOOL;
+  m.hides = c.attr_bool("hides", false);
+  m.rank = int(x.size()), m.axis = axis;
+  std::copy(x.begin(), x.end(), m.dims);
+  mask_strides(x, c.input(i).shape(), m.stride);
+  return m;
 }
 
 }  // namespace opgraft

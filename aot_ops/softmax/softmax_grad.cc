@@ -1,4 +1,5 @@
-// Gradients of Softmax along one axis, of its result y: dx = scale y (dy - sum of dy y). Half types compute in float32.
+// Gradients of Softmax along one axis, of its result y: dx = scale y (dy - sum of dy y), 0 where a mask of bools chose
+// a number. Half types compute in float32.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/norm-inl.h"
+#include "mask-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_SOFTMAX_GRAD_ROWS_
@@ -21,6 +23,7 @@ struct SoftmaxGradRows : SoftmaxAxis {
   const void *dy, *y;
   void *dx;
   float scale;
+  SoftmaxMask mask;
 };
 }  // namespace opgraft
 #endif
@@ -58,6 +61,34 @@ HWY_INLINE void GradColumns(const T *dy, const T *y, T *dx, const SoftmaxGradRow
   }
 }
 
+// 0 where the mask hides the score: of row r along the last axis, or of any.
+template <class T> void HideRow(const SoftmaxGradRows &a, int64_t r, T *dx) {
+  const hn::ScalableTag<float> d;
+  const int64_t at = a.mask.row(r), lanes = int64_t(hn::Lanes(d));
+  if (!a.mask.step()) {
+    if (a.mask.gone(at)) std::fill_n(dx, a.n, T(0.0f));
+    return;
+  }
+  const Hidden hidden(d, a.mask);
+  const uint8_t *mask = a.mask.bools() + at;
+  int64_t i = 0;
+  for (; i + lanes <= a.n; i += lanes) StoreF32(hn::IfThenZeroElse(hidden(mask + i), LoadF32(d, dx + i)), d, dx + i);
+  if (const size_t rest = size_t(a.n - i))
+    StoreF32N(hn::IfThenZeroElse(hidden(mask + i, rest), LoadF32N(d, dx + i, rest)), d, dx + i, rest);
+}
+template <class T> void HideRows(const SoftmaxGradRows &a, int64_t begin, int64_t end) {
+  for (int64_t r = begin; r < end; ++r) {
+    T *dx = static_cast<T *>(a.dx) + a.begin(r);
+    if (a.inner == 1) {
+      HideRow(a, r, dx);
+      continue;
+    }
+    const int64_t at = a.mask.row(r);
+    for (int64_t k = 0; k < a.n; ++k)
+      if (a.mask.gone(at + k * a.mask.step())) dx[k * a.inner] = T(0.0f);
+  }
+}
+
 template <class T> void GradRows(const SoftmaxGradRows &a, int64_t begin, int64_t end) {
   const T *dy = static_cast<const T *>(a.dy), *y = static_cast<const T *>(a.y);
   T *dx = static_cast<T *>(a.dx);
@@ -73,6 +104,7 @@ template <class T> void GradRows(const SoftmaxGradRows &a, int64_t begin, int64_
     GradColumns(dy + at, y + at, dx + at, a, width);
     r += width;
   }
+  if (a.mask.chosen) HideRows<T>(a, begin, end);
 }
 
 }  // namespace opgraft::HWY_NAMESPACE
@@ -103,8 +135,13 @@ void InferScaled(InferContext &c) {
 }
 
 SoftmaxGradRows rows_of(const Context &c) {
-  return {softmax_axis(c, c.outputs() == 1 ? "dim" : "axis"), c.input(0).raw(), c.input(1).raw(), c.output(0).raw(),
-          float(c.attr_float("scale", 1.0))};
+  const SoftmaxAxis axis = softmax_axis(c, c.outputs() == 1 ? "dim" : "axis");
+  return {axis,
+          c.input(0).raw(),
+          c.input(1).raw(),
+          c.output(0).raw(),
+          float(c.attr_float("scale", 1.0)),
+          softmax_mask(c, 2, axis.axis)};
 }
 
 // y (dy - sum of dy y) in double, as f(index of the element, value).
@@ -122,20 +159,12 @@ template <class T, class F> void each(const Context &c, const SoftmaxGradRows &a
   }
 }
 
-// The gradient of the mask: of all scores that it was added to. Without a mask 0: those of a row add up to nothing.
+// The gradient of the mask: of all scores that it was added to.
 template <class T> void mask_gradient_reference(const Context &c, const SoftmaxGradRows &a) {
-  T *out = c.output(1).data<T>();
-  if (c.inputs() < 3) return void(*out = T(0.0f));
-  auto x = c.input(0).shape();
-  int64_t stride[OPGRAFT_MAX_RANK];
-  mask_strides(x, c.output(1).shape(), stride);
   std::vector<double> sum(size_t(c.output(1).size()));
-  each<T>(c, a, [&](int64_t i, double v) {
-    int64_t at = 0;
-    for (size_t k = x.size(); k-- > 0; i /= x[k]) at += i % x[k] * stride[k];
-    sum[size_t(at)] += v;
-  });
-  for (size_t i = 0; i < sum.size(); ++i) out[i] = T(float(sum[i]));
+  if (mask_is_added(c)) each<T>(c, a, [&](int64_t i, double v) { sum[size_t(a.mask.of(i))] += v; });
+  const double factor = float(c.attr_float("mask_scale", 1.0));
+  std::transform(sum.begin(), sum.end(), c.output(1).data<T>(), [&](double v) { return T(float(v * factor)); });
 }
 
 void Kernel(Context &c) {
@@ -152,7 +181,10 @@ void Reference(Context &c) {
     using T = decltype(zero);
     if (c.outputs() == 2) mask_gradient_reference<T>(c, a);
     T *dx = c.output(0).data<T>();
-    each<T>(c, a, [&](int64_t i, double v) { dx[i] = T(float(v * double(a.scale))); });
+    each<T>(c, a, [&](int64_t i, double v) {
+      const bool gone = a.mask.chosen && a.mask.gone(a.mask.of(i));
+      dx[i] = T(gone ? 0.0f : float(v * double(a.scale)));
+    });
   });
 }
 

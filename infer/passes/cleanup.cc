@@ -1,5 +1,6 @@
-// Constant folding, dead code and common subexpressions: each linear in the graph.
+// Constant folding, dead code, common subexpressions and sizes: each linear in the graph.
 #include <algorithm>
+#include <map>
 #include <unordered_map>
 
 #include "infer/passes/passes.h"
@@ -114,6 +115,42 @@ bool merge_common(Graph &g, const Registry &) {
   rename(g, to);
   if (changed) g.sweep();
   return changed;
+}
+
+bool ask_inputs_for_sizes(Graph &g, const Registry &registry) {
+  std::map<int64_t, std::pair<ValueId, int64_t>> places;  // by symbol: an input and its dimension
+  for (ValueId in : g.inputs)
+    for (size_t i = 0; i < g.value(in).type.dims.size(); ++i)
+      if (is_symbol(g.value(in).type.dims[i])) places.try_emplace(g.value(in).type.dims[i], in, int64_t(i));
+  std::map<ValueId, int64_t> asked;  // sizes of computed values, and their symbols
+  for (NodeId id : g.order()) {
+    const Node &n = g.node(id);
+    if (n.op != "TupleGetItem" || g.value(n.inputs[0]).kind != Value::kResult) continue;
+    const Node &shape = g.node(g.value(n.inputs[0]).producer);
+    const auto &known = g.value(n.outputs[0]).known;
+    if (shape.op != "Shape" || g.value(shape.inputs[0]).kind != Value::kResult) continue;
+    if (known && known->size() == 1 && places.count(known->front())) asked[n.outputs[0]] = known->front();
+  }
+  if (asked.empty()) return false;
+  std::vector<NodeId> order;  // those that are added come first
+  const auto add = [&](const char *op, ValueId in, Attrs attrs) {
+    order.push_back(g.add_node(registry, op, {in}, std::move(attrs)));
+    return g.node(order.back()).outputs[0];
+  };
+  const std::vector<NodeId> others = g.order();
+  std::map<ValueId, ValueId> shapes;
+  std::map<int64_t, ValueId> sizes;
+  for (auto &[size, symbol] : asked) {
+    const auto [in, dim] = places[symbol];
+    if (!shapes.count(in)) shapes[in] = add("Shape", in, {});
+    if (!sizes.count(symbol)) sizes[symbol] = add("TupleGetItem", shapes[in], {{"index", dim}});
+  }
+  std::vector<ValueId> to = identity(g);
+  for (auto &[size, symbol] : asked) to[size_t(size)] = sizes[symbol];
+  rename(g, to);
+  order.insert(order.end(), others.begin(), others.end());
+  g.set_order(std::move(order));
+  return true;
 }
 
 }  // namespace opgraft::passes

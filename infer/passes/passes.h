@@ -12,6 +12,8 @@ namespace opgraft::passes {
 bool fold_constants(Graph &graph, const Registry &registry);
 bool remove_dead_code(Graph &graph, const Registry &registry);
 bool merge_common(Graph &graph, const Registry &registry);
+// A size that is asked of a computed value, and that an input has, is asked of the input: the value is free then.
+bool ask_inputs_for_sizes(Graph &graph, const Registry &registry);
 
 // A pattern: a small program in primitive names (docs/adding_an_op.md, "replaces") bound to the op
 // that computes it, or any graph with free inputs and a replacement graph with the same inputs.

@@ -18,7 +18,7 @@
 //            | "last(" a "," x "," axis ")"             a is the last ones
 //            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
 //            | "shared(" label ")"                      others may use it as well: then it stays for them
-//            | "dtype(" name ")=" dtype
+//            | "dtype(" name ")=" dtype { "/" dtype }   one of these
 //            | "shape(" name ")=shape(" name ")"        as far as they are known
 //            | "density(" weight ")<" number            a constant of which less than this share is not 0
 //            | "row(" name ")"                          all its dimensions but the last are 1
@@ -26,7 +26,13 @@
 //            | "columns(" name ")>=" n                  the last dimension
 //            | "columns(" name ")=" ["1/"] number       it is the constant, or 1 over it
 //            | "open(" name ")"                         a dimension of it is not known
+//            | "along(" a "," x [ "," axis ] ")"        one number for each index of this axis of x, or of any one:
+//                                                       that many, and 1 in a's other dimensions
+//            | "fixed(" name ")"                        it is made of constants and Parameters alone
 //            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
+//            | "late"                                   after the other rules, which may make more of what it takes
+//            | "turns(" m ")=" ["-"] "halves" | "pairs" a constant: x m is (-b, a) of x's halves a and b, or of every
+//                                                       second element; with a minus (b, -a)
 #pragma once
 
 #include <functional>
@@ -79,7 +85,10 @@ struct Pattern {
       kColumns,
       kCount,
       kOpen,
+      kAlong,
+      kFixed,
       kCausal,
+      kTurns,
       kPart,
       kEvery,
       kFirst,
@@ -87,21 +96,24 @@ struct Pattern {
       kRepeats
     } kind = kLiteral;
     std::string attr, name;
-    AttrValue literal;    // kDtype: its number; kDensity: the share
+    AttrValue literal;    // kDtype: their numbers; kDensity: the share
     int64_t index = 0;    // of a dimension; kRows, kColumns: the least number
     std::string other{};  // kSameDim, kSameShape, kProduct, kCount
     int64_t other_index = 0;
     int64_t part = 0, count = 0;  // kPart, kEvery
-    bool inverse = false;         // kCount
+    bool inverse = false;         // kCount; kTurns: the other way round
+    bool pairs = false;           // kTurns
+    bool any_axis = false;        // kAlong
     bool condition() const { return kind >= kRank; }
     bool arranged() const { return kind >= kPart; }
-    bool silent() const { return kind >= kDtype && kind <= kCausal; }  // see applies
-    std::string text() const;                                          // of one that is arranged, shared, or causal
+    bool silent() const { return kind >= kDtype && kind <= kTurns; }  // see applies
+    std::string text() const;                                         // of one that is arranged, shared, or silent
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call
   std::vector<Setting> settings;
   std::map<std::string, Arg> labels;
+  bool late = false;
   bool siblings() const;  // whether the first result does not lead to every other
 };
 
@@ -148,6 +160,9 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
 bool scalar(const Value &v, double &out);
 // Query s of S sees the first T - S + 1 + s keys of the constant: 0 there, and what leaves no weight elsewhere.
 bool causal(const Value &mask);
+// The constant is the square matrix m by which x m is (-b, a) of x's halves a and b, or, where they are pairs, of its
+// even and odd elements; back: (b, -a).
+bool turns(const Value &m, bool pairs, bool back);
 // Throws Error where `of` is not made of `from` as the condition says.
 void check_arranged(const Graph &graph, ValueId of, ValueId from, const Pattern::Setting &condition);
 

@@ -7,18 +7,20 @@ namespace {
 
 const char *condition_name(Pattern::Setting::Kind kind) {
   using Setting = Pattern::Setting;
-  return kind == Setting::kPart      ? "part"
-         : kind == Setting::kEvery   ? "every"
-         : kind == Setting::kFirst   ? "first"
-         : kind == Setting::kLast    ? "last"
-         : kind == Setting::kRepeats ? "repeats"
-         : kind == Setting::kShared  ? "shared"
-         : kind == Setting::kRow     ? "row"
-         : kind == Setting::kRows    ? "rows"
-         : kind == Setting::kColumns ? "columns"
-         : kind == Setting::kCount   ? "columns"
-         : kind == Setting::kOpen    ? "open"
-                                     : "causal";
+  return kind == Setting::kPart                                 ? "part"
+         : kind == Setting::kEvery                              ? "every"
+         : kind == Setting::kFirst                              ? "first"
+         : kind == Setting::kLast                               ? "last"
+         : kind == Setting::kRepeats                            ? "repeats"
+         : kind == Setting::kShared                             ? "shared"
+         : kind == Setting::kRow                                ? "row"
+         : kind == Setting::kRows                               ? "rows"
+         : kind == Setting::kColumns || kind == Setting::kCount ? "columns"
+         : kind == Setting::kFixed                              ? "fixed"
+         : kind == Setting::kOpen                               ? "open"
+         : kind == Setting::kAlong                              ? "along"
+         : kind == Setting::kTurns                              ? "turns"
+                                                                : "causal";
 }
 
 class Parser {
@@ -195,6 +197,7 @@ class Parser {
     Pattern::Setting s;
     s.attr = word();
     skip(false);
+    if (s.attr == "late" && peek() != '=') return void(p_.late = true);
     if (s.attr == "rank" && peek() == '(') return rank();
     if (s.attr == "dim" && peek() == '(') return same_dim();
     if (s.attr == "density" && peek() == '(') return density();
@@ -202,9 +205,9 @@ class Parser {
     if (s.attr == "shape" && peek() == '(') return same_shape();
     using Setting = Pattern::Setting;
     if (peek() == '(')
-      for (auto kind :
-           {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats, Setting::kShared,
-            Setting::kRow, Setting::kRows, Setting::kColumns, Setting::kOpen, Setting::kCausal})
+      for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats,
+                        Setting::kShared, Setting::kRow, Setting::kRows, Setting::kColumns, Setting::kOpen,
+                        Setting::kAlong, Setting::kFixed, Setting::kCausal, Setting::kTurns})
         if (s.attr == condition_name(kind)) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
@@ -261,7 +264,7 @@ class Parser {
     dimension(s.other, s.other_index);
     p_.settings.push_back(std::move(s));
   }
-  // (a), (a)>=n, (a, x, axis) or (a, x, axis)=i/n
+  // (a), (a)>=n, (a)=halves, (a, x), (a, x, axis) or (a, x, axis)=i/n
   void arranged(Pattern::Setting::Kind kind) {
     Pattern::Setting s;
     s.kind = kind;
@@ -274,16 +277,27 @@ class Parser {
     symbol('(');
     s.name = word();
     const bool least = kind == Pattern::Setting::kRows || kind == Pattern::Setting::kColumns;
-    if (s.arranged()) {
+    if (s.arranged() || kind == Pattern::Setting::kAlong) {
       symbol(',');
       s.other = word();
-      symbol(',');
-      s.index = whole("a whole number");
+      skip(false);
+      s.any_axis = kind == Pattern::Setting::kAlong && peek() == ')';
+      if (!s.any_axis) {
+        symbol(',');
+        s.index = whole("a whole number");
+      }
       if (s.other.empty()) fail("a name");
     }
     if (s.name.empty()) fail("a name");
     symbol(')');
     if (kind == Pattern::Setting::kColumns && peek() == '=') return count(std::move(s));
+    if (kind == Pattern::Setting::kTurns) {
+      symbol('=');
+      if (peek() == '-') ++at_, s.inverse = true;
+      const std::string of = word();
+      s.pairs = of == "pairs";
+      if (!s.pairs && of != "halves") fail("halves or pairs");
+    }
     if (least) {
       symbol('>');
       symbol('=');
@@ -333,9 +347,11 @@ class Parser {
   }
   void dtype() {
     Pattern::Setting s = of_name(Pattern::Setting::kDtype, "dtype(name)=dtype", '=');
-    const int32_t wanted = dtype_from_name(word());
-    if (!wanted) fail("a dtype");
-    s.literal = int64_t(wanted);
+    std::vector<int64_t> wanted;
+    do wanted.push_back(dtype_from_name(word()));
+    while (wanted.back() && peek() == '/' && ++at_);
+    if (!wanted.back()) fail("a dtype");
+    s.literal = wanted;
     p_.settings.push_back(std::move(s));
   }
   // (name) and the sign behind it
@@ -372,6 +388,8 @@ class Parser {
 std::string Pattern::Setting::text() const {
   std::string s = fmt::format("{}({}", condition_name(kind), name);
   if (kind == kCount) return fmt::format("{})={}{}", s, inverse ? "1/" : "", other);
+  if (kind == kTurns) return fmt::format("{})={}{}", s, inverse ? "-" : "", pairs ? "pairs" : "halves");
+  if (any_axis) return s + fmt::format(", {})", other);
   if (!other.empty()) s += fmt::format(", {}, {}", other, index);
   if (kind == kRows || kind == kColumns) return fmt::format("{})>={}", s, index);
   return s + ")" + (count ? fmt::format("={}/{}", part, count) : "");

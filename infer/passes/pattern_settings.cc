@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 #include <span>
 
 #include "infer/passes/pattern.h"
@@ -37,6 +38,37 @@ ValueId bound(const Graph &g, const Pattern &pattern, const Match &m, const std:
   if (auto it = pattern.labels.find(name); it != pattern.labels.end())
     return g.node(m.nodes[size_t(it->second.node)]).outputs[size_t(it->second.output)];
   throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", name));
+}
+
+// One number for each index of an axis of x, or of any: a's dimensions, counted from the last as they broadcast, are 1
+// but for that one, which is known to be as long as x's.
+bool along(const TensorType &a, const TensorType &x, const Pattern::Setting &s) {
+  if (!a.ranked || !x.ranked || a.dims.size() > x.dims.size()) return false;
+  const size_t rank = x.dims.size(), lead = rank - a.dims.size();
+  const auto fits = [&](size_t axis) {
+    for (size_t i = lead; i < rank; ++i)
+      if (a.dims[i - lead] != (i == axis ? x.dims[i] : 1)) return false;
+    return axis >= lead && axis < rank && x.dims[axis] != -1;
+  };
+  if (!s.any_axis) return fits(size_t(s.index < 0 ? s.index + int64_t(rank) : s.index));
+  for (size_t axis = lead; axis < rank; ++axis)
+    if (fits(axis)) return true;
+  return false;
+}
+
+// Made of constants and Parameters alone.
+bool fixed(const Graph &g, ValueId of) {
+  std::set<ValueId> met{of};
+  std::vector<ValueId> next{of};
+  while (!next.empty()) {
+    const Value &v = g.value(next.back());
+    next.pop_back();
+    if (v.kind == Value::kInput) return false;
+    if (v.kind != Value::kResult) continue;
+    for (ValueId x : g.node(v.producer).inputs)
+      if (met.insert(x).second) next.push_back(x);
+  }
+  return true;
 }
 
 // A number, the id of a symbol, or -1.
@@ -96,9 +128,16 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
     // An unknown rank is told of: see attributes.
     if (s.kind == Pattern::Setting::kRank) return !v.type.ranked || int64_t(v.type.dims.size()) == s.index;
-    if (s.kind == Pattern::Setting::kDtype) return v.type.dtype == int32_t(number(s.literal));
+    if (s.kind == Pattern::Setting::kDtype) {
+      auto &wanted = std::get<std::vector<int64_t>>(s.literal);
+      return std::count(wanted.begin(), wanted.end(), v.type.dtype) > 0;
+    }
     if (s.kind == Pattern::Setting::kCausal) return causal(v);
+    if (s.kind == Pattern::Setting::kTurns) return turns(v, s.pairs, s.inverse);
     if (s.kind == Pattern::Setting::kOpen) return !v.type.concrete();
+    if (s.kind == Pattern::Setting::kFixed) return fixed(graph, bound(graph, pattern, m, s.name));
+    if (s.kind == Pattern::Setting::kAlong)
+      return along(v.type, graph.value(bound(graph, pattern, m, s.other)).type, s);
     if (s.kind == Pattern::Setting::kRow) {
       const std::span<const int64_t> dims = v.type.dims;
       return !dims.empty() && element_count(dims.first(dims.size() - 1)) == 1;

@@ -58,17 +58,17 @@ static std::vector<std::pair<std::string, std::shared_ptr<const Pattern>>> patte
 
 std::vector<Rule> rules_of(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
-  // ones, so that a fused op is built up from what is already fused; but a rule for sparse constants, which hold for
-  // few graphs and gain more there, before all of its level. Before all of them those that merely spell another
-  // primitive as one that patterns are made of, MatMul for MatMulExt, and then those that take in what lies before
-  // such a one: a Transpose. After all of them those of siblings, any that share an input, of which each may be what
-  // another rule is for.
+  // ones, so that a fused op is built up from what is already fused; but a rule for constants of a kind, as sparse
+  // ones, which hold for few graphs and gain more there, before all of its level. Before all of them those that merely
+  // spell another primitive as one that patterns are made of, MatMul for MatMulExt, and then those that take in what
+  // lies before such a one: a Transpose. After all of them those that say so, what others may make more of, and those
+  // of siblings, any that share an input, of which each may be what another rule is for.
   struct Sized {
     Rule rule;
     std::string op;
     std::set<std::string> calls;
     size_t size, level = 0;
-    bool sparse = false, siblings = false;
+    bool constants = false, late = false, siblings = false;
   };
   std::vector<Sized> all;
   std::set<std::string> grafts, fusing, called;
@@ -78,8 +78,10 @@ std::vector<Rule> rules_of(const Registry &registry) {
       const Pattern &p = *parsed;
       all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, p.calls.size()});
       all.back().rule.parsed = parsed;
-      all.back().sparse = std::any_of(p.settings.begin(), p.settings.end(),
-                                      [](auto &s) { return s.kind == Pattern::Setting::kDensity; });
+      all.back().constants = std::any_of(p.settings.begin(), p.settings.end(), [](auto &s) {
+        return s.kind == Pattern::Setting::kDensity || s.kind == Pattern::Setting::kTurns;
+      });
+      all.back().late = p.late;
       all.back().siblings = p.siblings();
       for (auto &c : p.calls) {
         all.back().calls.insert(c.op);
@@ -109,7 +111,7 @@ std::vector<Rule> rules_of(const Registry &registry) {
     }
   std::stable_sort(all.begin(), all.end(), [](auto &a, auto &b) {
     const auto order = [](auto &s) {
-      return std::tuple(s.siblings, s.level, !s.sparse, s.level == 0 ? int64_t(s.size) : -int64_t(s.size));
+      return std::tuple(s.siblings, s.late, s.level, !s.constants, s.level == 0 ? int64_t(s.size) : -int64_t(s.size));
     };
     return order(a) < order(b);
   });

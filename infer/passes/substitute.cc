@@ -20,6 +20,7 @@ class Substituter {
   // prove: every swap keeps both sides for a comparison.
   Substituter(Graph &g, const Registry &registry, const std::set<std::string> &excluded, bool prove)
       : g_(g), registry_(registry), excluded_(excluded), prove_(prove), first_new_(ValueId(g.value_count())) {
+    if (ask_inputs_for_sizes(g_, registry_)) remove_dead_code(g_, registry_);
     renumber();
     for (NodeId id : g_.order()) present_.insert(g_.node(id).op);
   }
@@ -375,8 +376,10 @@ Report substitute(Graph &graph, const Registry &registry, const std::vector<Rule
     if (proof) bad = prove(before, after, report, *proof);
     if (bad.empty()) {
       // Sizes that only the replaced nodes asked for.
-      if (!report.swapped.empty()) remove_dead_code(after, registry);
-      graph = std::move(after);
+      if (!report.swapped.empty()) {
+        remove_dead_code(after, registry);
+        graph = std::move(after);
+      }
       report.left.insert(report.left.end(), refused.begin(), refused.end());
       report.matched = int(report.swapped.size()) + report.merged + int(report.left.size());
       return report;

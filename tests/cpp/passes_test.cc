@@ -50,6 +50,34 @@ TEST(Passes, CommonSubexpressionsMergeAlsoWhenExchanged) {
   EXPECT_EQ(n.inputs[0], n.inputs[1]);
 }
 
+TEST(Passes, SizesOfComputedValuesAreAskedOfInputs) {
+  auto graph = std::make_shared<Graph>("sizes");
+  Graph &g = *graph;
+  const int64_t n = g.symbols.fresh("n"), m = g.symbols.fresh("m"), double_n = g.symbols.op('*', n, 2);
+  ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {n, m}, true});
+  ValueId y = one(g, "ExpandDims", {x}, {{"axis", int64_t(0)}});
+  const auto size = [&](ValueId v, int64_t i) {
+    return one(g, "TupleGetItem", {one(g, "Shape", {v})}, {{"index", i}});
+  };
+  // Of z the rows are no input's.
+  ValueId z = one(g, "Concat", {x, x}, {{"axis", int64_t(0)}});
+  ASSERT_EQ(g.value(z).type.dims[0], double_n);
+  g.outputs = {one(g, "Reshape", {y, one(g, "MakeTuple", {size(y, 2), size(y, 1)})}), size(z, 0), size(x, 0)};
+  EXPECT_TRUE(ask_inputs_for_sizes(g, ops()));
+  remove_dead_code(g, ops());
+  std::vector<std::string> of;
+  for (NodeId id : g.order())
+    if (g.node(id).op == "Shape") of.push_back(g.value(g.node(id).inputs[0]).name);
+  EXPECT_EQ(of, (std::vector<std::string>{"x", g.value(z).name, "x"}));
+  const std::vector<int64_t> want{m, n};
+  const Node &reshape = g.node(g.value(g.outputs[0]).producer);
+  EXPECT_EQ(g.value(reshape.inputs[1]).known, want);
+  EXPECT_FALSE(ask_inputs_for_sizes(g, ops()));
+  const auto got = Session(std::make_shared<Model>(graph)).run({floats({3, 2})});
+  EXPECT_EQ(got[0].dims(), (Shape{2, 3}));
+  EXPECT_EQ(*got[1].data<int64_t>(), 6);
+}
+
 TEST(Substitute, PutsTheOpInAndKeepsTheSubgraphAsFallback) {
   auto g = gated();
   Report r = substitute(*g, ops(), swiglu_rules());

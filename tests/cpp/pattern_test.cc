@@ -37,7 +37,10 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
         "m = Neg(x)\nMul(m, gamma) -> shared(m)",
         "m = Neg(x)\nMul(m, gamma) -> rows(m)>=8, columns(x) >= 32, open(gamma)",
         "Mul(x, Mul(gamma, c)) -> columns(x)=c, columns( gamma ) = 1/c",
-        "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, shape(x)=shape(gamma)"})
+        "Mul(x, gamma) -> along(gamma, x, 1), along( gamma , x ), along(x, gamma, -1), fixed(gamma)",
+        "Mul(x, MatMul(gamma, m)) -> turns(m)=halves, turns( m ) = -pairs, late, epsilon=1",
+        "Mul(x, gamma) -> density(gamma)<0.25, density(x) < 1, dtype(x)=int8, dtype(gamma)=int8/uint8, "
+        "shape(x)=shape(gamma)"})
     EXPECT_EQ(cause(right, true), "") << right;
   const std::tuple<const char *, const char *, bool> wrong[] = {
       {"Mul(x, Rsqrt(Add(gamma, eps)))",
@@ -66,6 +69,11 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"Mul(x, Mul(gamma, c)) -> columns(x)=c, columns(x)=z", "must be a value", false},
       {"Mul(x, gamma) -> columns(x)=8", "a name", false},
       {"Mul(x, gamma) -> open(z)", "-> open(z): z must be a value", false},
+      {"Mul(x, gamma) -> turns(z)=-halves", "-> turns(z)=-halves: z must be a value", false},
+      {"Mul(x, gamma) -> late=1", "-> late= must be one of the op's attributes (epsilon, mode)", false},
+      {"Mul(x, gamma) -> fixed(z)", "-> fixed(z): z must be a value", false},
+      {"Mul(x, gamma) -> along(z, x)", "-> along(z, x): z must be a value", false},
+      {"Mul(x, gamma) -> along(x, z, 1)", "-> along(x, z, 1): x must be a value", false},
       {"Mul(x, Nonsense(gamma))", "no registered op is named Nonsense", true},
       {"Mul(x, Neg(gamma, x))", "Neg must have inputs (x), got 2 arguments", true},
       {"Mul(x, Neg(gamma, axis=1))", "Neg(axis=) must be one of its attributes (none)", true},
@@ -134,6 +142,15 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(x) -> causal()",
                            "Mul(x) -> row()",
                            "Mul(x) -> row(x)=1",
+                           "Mul(x) -> turns(x)",
+                           "Mul(x) -> turns()=halves",
+                           "Mul(x) -> turns(x)=1/2",
+                           "Mul(x) -> turns(x)=-",
+                           "Mul(x) -> late(x)",
+                           "Mul(x) -> fixed()",
+                           "Mul(x) -> along(x)",
+                           "Mul(x) -> along(x, )",
+                           "Mul(x) -> along(x, x, 1",
                            "Mul(x, y*)",
                            "Mul(x*, y)",
                            "Mul(x**)",
@@ -143,6 +160,8 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(x) -> density()<0.1",
                            "Mul(x) -> density(x)<0",
                            "Mul(x) -> dtype(x)=int7",
+                           "Mul(x) -> dtype(x)=int8/",
+                           "Mul(x) -> dtype(x)=int8/int7",
                            "Mul(x) -> dtype(x)<int8",
                            "Mul(x) -> shape(x)=y",
                            "Mul(x) -> shape(x)=shape()",
@@ -151,6 +170,95 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(Neg(x)[-1], x)",
                            "Mul(Neg(x)[1, x)"})
     EXPECT_THROW(parse_pattern(text, "test"), Error) << text;
+}
+
+TEST(Pattern, WhatLiesAlongAnAxisHasItsNumberOfElements) {
+  const auto fits = [](Shape x, Shape a, const std::string &condition) {
+    Graph g("along");
+    for (Shape *s : {&x, &a})
+      for (int64_t &d : *s) d = d == -2 ? g.symbols.fresh("open") : d;
+    ValueId v = g.add_input("x", {OPGRAFT_FLOAT32, x, true}), w = g.add_input("a", {OPGRAFT_FLOAT32, a, true});
+    g.outputs = {one(g, "Sub", {v, w})};
+    const Pattern p = parse_pattern("Sub(x, a) -> " + condition, "test");
+    Match m;
+    return match(g, g.users(), p, nullptr, g.value(g.outputs[0]).producer, m) && applies(g, p, m);
+  };
+  const std::string second = "along(a, x, 1)", last = "along(a, x, -1)", any = "along(a, x)";
+  EXPECT_TRUE(fits({2, 6, 5, 6}, {1, 6, 1, 1}, second));
+  EXPECT_TRUE(fits({-2, 6, -2, 5}, {6, 1, 1}, second));
+  EXPECT_TRUE(fits({2, 6, 5, 6}, {6}, last));
+  EXPECT_TRUE(fits({2, 1, 5, 6}, {1, 1, 1}, second));
+  for (auto &a : {Shape{1, 6, 1, 1}, Shape{6, 1, 1}, Shape{5, 1}, Shape{1, 6}, Shape{6}, Shape{2, 1, 1, 1}})
+    EXPECT_TRUE(fits({2, 6, 5, 6}, a, any));
+  for (auto &a :
+       {Shape{6}, Shape{1, 1, 1, 6}, Shape{1, 6, 5, 1}, Shape{2, 6, 1, 1}, Shape{}, Shape{1}, Shape{1, 1, 1, 1}})
+    EXPECT_FALSE(fits({2, 6, 5, 6}, a, second));
+  for (auto &a : {Shape{}, Shape{1}, Shape{5, 6}, Shape{2, 6, 1, 1}, Shape{2, 6, 5, 6}})
+    EXPECT_FALSE(fits({2, 6, 5, 6}, a, any));
+  EXPECT_FALSE(fits({2, 1, 5, 6}, {}, second));             // a number, and no axis
+  EXPECT_FALSE(fits({2, 1, 5, 6}, {1, 6, 1, 1}, any));      // x is what is broadcast
+  EXPECT_FALSE(fits({6, 5}, {1, 6, 5}, last));              // y has a dimension more
+  EXPECT_FALSE(fits({2, -2, 5, 6}, {1, 6, 1, 1}, second));  // 6 or 1
+  EXPECT_FALSE(fits({2, 6}, {1, 6}, "along(a, x, 2)"));
+}
+
+TEST(Pattern, WhatIsFixedTakesNoInputOfTheModel) {
+  Graph g("fixed");
+  const ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {2, 6}, true});
+  const ValueId p = g.add_constant(floats({6}), "p", true), a = one(g, "Neg", {p});
+  const auto fits = [&](ValueId of) {
+    const ValueId y = one(g, "Sub", {x, of});
+    const Pattern pattern = parse_pattern("Sub(x, a) -> fixed(a)", "test");
+    Match m;
+    return match(g, g.users(), pattern, nullptr, g.value(y).producer, m) && applies(g, pattern, m);
+  };
+  EXPECT_TRUE(fits(p));
+  EXPECT_TRUE(fits(a));
+  EXPECT_TRUE(fits(one(g, "Mul", {a, one(g, "Neg", {a})})));
+  EXPECT_FALSE(fits(x));
+  EXPECT_FALSE(fits(one(g, "Mul", {a, one(g, "Neg", {x})})));
+}
+
+// x m of a row x of 4 elements, by the constant m.
+TEST(Pattern, AMatrixThatTurnsIsOneOfItsFour) {
+  Graph g("test");
+  const auto matrix = [&](const std::vector<float> &m, Shape dims = {4, 4}) -> const Value & {
+    Tensor t(OPGRAFT_FLOAT32, dims);
+    std::copy(m.begin(), m.end(), t.data<float>());
+    return g.value(g.add_constant(t));
+  };
+  const std::vector<float> halves{0, 0, 1, 0, 0, 0, 0, 1, -1, 0, 0, 0, 0, -1, 0, 0};
+  const std::vector<float> pairs{0, 1, 0, 0, -1, 0, 0, 0, 0, 0, 0, 1, 0, 0, -1, 0};
+  for (const bool back : {false, true})
+    for (const bool of_pairs : {false, true}) {
+      std::vector<float> m = of_pairs ? pairs : halves;
+      for (float &v : m) v = back ? 0 - v : v;
+      for (int which = 0; which < 4; ++which)
+        EXPECT_EQ(turns(matrix(m), which & 1, which & 2), which == of_pairs + 2 * back) << which;
+      EXPECT_TRUE(turns(matrix(m, {1, 1, 4, 4}), of_pairs, back));
+      for (const Shape &dims : {Shape{16}, Shape{2, 8}, Shape{4, 2, 2}, Shape{1, 16}})
+        EXPECT_FALSE(turns(matrix(m, dims), of_pairs, back));
+      for (size_t i = 0; i < 16; ++i) {
+        std::vector<float> other = m;
+        other[i] += 0.5f;
+        EXPECT_FALSE(turns(matrix(other), of_pairs, back)) << i;
+      }
+    }
+  EXPECT_FALSE(turns(matrix({0}, {1, 1}), false, false));
+  EXPECT_FALSE(turns(matrix({}, {0, 0}), false, false));
+  const ValueId input = g.add_input("x", g.value(g.add_constant(Tensor(OPGRAFT_FLOAT32, {4, 4}))).type);
+  EXPECT_FALSE(turns(g.value(input), false, false));
+}
+
+// A pattern that says it is late stands behind those of all others but siblings, whatever it is made of.
+TEST(Pattern, LateOnesComeLast) {
+  bool late = false;
+  for (auto &rule : rules_of(ops())) {
+    if (rule.parsed->siblings()) break;
+    EXPECT_TRUE(rule.parsed->late || !late) << rule.program;
+    late = rule.parsed->late;
+  }
+  EXPECT_TRUE(late);
 }
 
 }  // namespace

@@ -121,6 +121,8 @@ EVERYDAY = [
     ("mint.chunk(x, 2, 1)[1]", "ChunkView", one),
     ("ops.where(x > 0, x, y)", "Select", two),
     ("ops.where(x < y, x, 0.5)", "Select", two),
+    ("ops.masked_fill(x, x > 0, y)", "MaskedFill", lambda n: [normal(n, 4), np.float32(0.5)]),
+    ("ops.where(ops.isnan(x), 0.0, x)", "IsNan Select", one),
     ("x.masked_fill(x > 0, -1.0)", "MaskedFillScalar", one),
     ("x[y]", "LessScalar Gather", lambda n: [normal(3, 4), np.array([0, -1] * n, np.int32)]),
     ("ops.gather(x, y, -1)", "Gather", lambda n: [normal(n, 4), np.array([[0, 2]], np.int64)]),

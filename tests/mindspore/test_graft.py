@@ -72,7 +72,7 @@ def test_every_spelling_of_a_convolution_is_taken():
 @pytest.mark.parametrize("name,operators", [
     ("bert layer", {"Dense", "ScaledDotProductAttention", "AddLayerNorm"}),
     ("llama block", {"DenseQKV", "ApplyRotaryPosEmb", "ScaledDotProductAttention", "DenseSwiGLU", "FusedRmsNorm",
-                     "FusedAddRmsNorm"}),
+                     "FusedAddRmsNorm", "DenseAdd"}),
     ("resnet bottleneck", {"FusedConv2DBatchNorm", "Dense"}),
     ("mobilenet block", {"FusedConv2D", "FusedConv2DBatchNorm"}),
 ])  # fmt: skip

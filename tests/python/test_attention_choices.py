@@ -161,8 +161,6 @@ def test_nothing_kept_is_no_number_where_scores_become_infinite():
 
 OTHER_CHOICES = {
     "a tensor elsewhere": lambda s, keep, v: ops.bmm(ops.softmax(ops.where(keep, s, s * 2.0), -1), v),
-    "over queries": lambda s, keep, v: ops.bmm(
-        ops.softmax(ops.where(keep, s, opgraft.Tensor(np.float32(-1e4))), -2), v),
     "weights are chosen": lambda s, keep, v: ops.bmm(
         ops.where(keep, ops.softmax(s, -1), opgraft.Tensor(np.float32(0.0))), v),
     "scores are a result": lambda s, keep, v: (
@@ -170,6 +168,18 @@ OTHER_CHOICES = {
     "a row of numbers": lambda s, keep, v: ops.bmm(
         ops.softmax(ops.where(keep, s, opgraft.Tensor(np.full(T, -1e4, np.float32))), -1), v),
 }  # fmt: skip
+
+
+def test_a_softmax_over_queries_takes_the_bools():
+    class Other(nn.Cell):
+        def construct(self, q, k, v, keep):
+            s = ops.bmm(q, k, transpose_b=True) / ROOT
+            return ops.bmm(ops.softmax(ops.where(keep, s, opgraft.Tensor(np.float32(-1e4))), -2), v)
+
+    x = normal(B, H, S, D), normal(B, H, T, D, seed=1), normal(B, H, T, D, seed=2), keep_some(B, 1, S, T)
+    net = Other()
+    rewrite.substitute(net, prove=x)
+    assert left(net) == ["BatchMatMul", "ScaledMaskedSoftmax", "BatchMatMul"]
 
 
 @pytest.mark.parametrize("name", OTHER_CHOICES)

@@ -81,6 +81,31 @@ def test_repeated_heads_are_read_in_place(axis, by, mask):
     close(net(*x).asnumpy(), reference(*x, mask=0.0 if mask is None else mask), ROUNDINGS, np.abs(x[2]).max())
 
 
+class Traced(nn.Cell):
+    """Sizes are asked of what is repeated, and of the repeated: both may go, as inputs have these sizes, too."""
+
+    def repeated(self, x):
+        y = ops.expand_dims(x, 2)
+        b, h, _, t, d = y.shape
+        y = ops.broadcast_to(y, (b, h, 3, t, d))
+        b, h, n, t, d = y.shape
+        return y.reshape(b, h * n, t, d)
+
+    def construct(self, q, k, v):
+        k, v = self.repeated(k), self.repeated(v)
+        return ops.bmm(ops.softmax(ops.bmm(q, k, transpose_b=True) * D**-0.5, -1), v)
+
+
+def test_repeated_heads_whose_sizes_are_open_and_asked_for(tmp_path):
+    x = given()
+    opened = [Tensor(shape=[None, a.shape[1], None, D], dtype=opgraft.float32) for a in x]
+    graph = opgraft.load(opgraft.export(Traced(), *opened, file_name=tmp_path / "net"))
+    assert "Shape" in [n["op"] for n in graph.nodes]
+    report = rewrite.substitute(graph, prove=[x])
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"] and not report.left, str(report)
+    close(nn.GraphCell(graph)(*map(Tensor, x)).asnumpy(), reference(*x), ROUNDINGS, np.abs(x[2]).max())
+
+
 @pytest.mark.parametrize("how", [(), *HOW], ids=" ".join)
 def test_heads_in_turn_are_no_groups(how, tmp_path):
     net, x = Grouped(*how, at=1), given()
@@ -114,3 +139,70 @@ def test_cached_attention():
         want = reference(q[b : b + 1], k[b : b + 1, :, :n], v[b : b + 1, :, :n])
         close(got[b : b + 1], want, ROUNDINGS, np.abs(v).max())
     np.testing.assert_array_equal(got, ops.cached_attention(q, k, v, lengths, D**-0.5).asnumpy())
+
+
+# Scores of five dimensions: the mask as it stands there, and as [B, H, S, T] has it.
+FIVE = {
+    "full": (lambda s, m: s * D**-0.5, ()),
+    "over": (lambda s, m: s / 8.0, ()),
+    "not scaled": (lambda s, m: s, ()),
+    "two dimensions": (lambda s, m: s * D**-0.5 + m, (S, T)),
+    "expanded": (lambda s, m: s * D**-0.5 + ops.expand_dims(m, 1), (B, 1, S, T)),
+    "expanded behind": (lambda s, m: s * D**-0.5 + ops.expand_dims(m, 2), (B, 1, 1, T)),
+    "kept": (lambda s, m: ops.where(ops.expand_dims(m > 0.0, 1), s * D**-0.5, Tensor(np.float32(-1e4))), (B, 1, S, T)),
+}
+SCALES = {"over": 0.125, "not scaled": 1.0}
+# Keys and values for products of five dimensions: how the new one comes, and how keys are turned.
+GROUPS = {
+    "ExpandDims": lambda x: ops.expand_dims(x, 2),
+    "Reshape": lambda x: x.reshape(B, KV, 1, T, D),
+}
+PRODUCTS = {
+    "transpose_b": lambda q, k: ops.bmm(q, k, transpose_b=True),
+    "Transpose": lambda q, k: ops.matmul(q, ops.transpose(k, (0, 1, 2, 4, 3))),
+}
+
+
+class FiveDimensions(nn.Cell):
+    def __init__(self, mask, group, product):
+        super().__init__()
+        self.how = FIVE[mask][0], GROUPS[group], PRODUCTS[product]
+
+    def construct(self, q, k, v, m):
+        mask, group, product = self.how
+        s = mask(product(q.reshape(B, KV, 3, S, D), group(k)), m)
+        return ops.matmul(ops.softmax(s, -1), group(v)).reshape(B, 3 * KV, S, D)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("mask", FIVE)
+def test_groups_in_a_dimension_of_their_own(mask, group, product):
+    net, x = FiveDimensions(mask, group, product), [*given(), normal(*FIVE[mask][1], seed=3)]
+    rewrite.substitute(net, prove=x)
+    assert [n["op"] for n in net._grafted[0][0].graph.nodes if n["op"] != "Greater"] == ["ScaledDotProductAttention"]
+    added = 0.0 if not FIVE[mask][1] else np.where(x[3] > 0, 0.0, -1e30) if mask == "kept" else x[3]
+    q = x[0] * np.float64(SCALES.get(mask, D**-0.5) / D**-0.5)
+    close(net(*x).asnumpy(), reference(q, *x[1:3], added), 2 * ROUNDINGS, np.abs(x[2]).max())
+
+
+OTHER_FIVE = {
+    # [2, 1, S, T] is for two heads of keys here; of four dimensions it would be for two batches.
+    "a mask of heads": lambda s, v, m: ops.matmul(ops.softmax(s + m, -1), v).reshape(B, 3 * KV, S, D),
+    "the result stays": lambda s, v, m: ops.matmul(ops.softmax(s, -1), v),
+    "joined another way": lambda s, v, m: ops.matmul(ops.softmax(s, -1), v).reshape(B, S, 3 * KV, D),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FIVE)
+def test_other_five_dimensions_are_left_alone(name):
+    class Other(nn.Cell):
+        def construct(self, q, k, v, m):
+            s = PRODUCTS["transpose_b"](q.reshape(B, KV, 3, S, D), ops.expand_dims(k, 2)) * D**-0.5
+            return OTHER_FIVE[name](s, ops.expand_dims(v, 2), m)
+
+    net, x = Other(), [*given(), normal(KV, 1, S, T, seed=3)]
+    before = net(*x).asnumpy()
+    report = rewrite.substitute(net, prove=x)
+    assert "ScaledDotProductAttention" not in str(report.swapped)
+    close(net(*x).asnumpy(), before, 2 * ROUNDINGS, np.abs(x[2]).max())

@@ -181,7 +181,7 @@ def ops_of(graph):
 
 
 LEVELS = {"O0": set(), "O1": set(), "O2": {"FusedLayerNorm", "SwiGLU", "ScaledMaskedSoftmax"},
-          "O3": {"FusedLayerNorm", "SwiGLU", "Dense", "ScaledDotProductAttention"}}  # fmt: skip
+          "O3": {"FusedLayerNorm", "DenseSwiGLU", "ScaledDotProductAttention"}}  # fmt: skip
 
 
 @pytest.mark.parametrize("level", LEVELS)

@@ -29,12 +29,16 @@ class Joint(nn.Cell):
         p = [getattr(self, f"p{i}") for i in range(len(self.given))]
         if not self.apart:
             return ops.primitive(self.op, x, *p, transpose_b=True)
-        y = [ops.primitive("Dense", x, *p[i :: len(COLUMNS[self.op])], transpose_b=True) for i in range(len(p[:3]))]
+        y = [
+            ops.primitive("Dense", x, *p[i :: len(COLUMNS[self.op])], transpose_b=True)
+            for i in range(len(COLUMNS[self.op]))
+        ]
         return ops.primitive("SwiGLU", y[1], y[0]) if self.op == "DenseSwiGLU" else tuple(y)
 
 
 @EACH
-@pytest.mark.parametrize("op,biases", [("DenseQKV", False), ("DenseQKV", True), ("DenseSwiGLU", False)])
+@pytest.mark.parametrize("op", COLUMNS)
+@pytest.mark.parametrize("biases", [False, True], ids=["", "biases"])
 def test_packed_weights_give_the_products_one_by_one(op, biases, dtype, tmp_path):
     name, models = np.dtype(dtype).name, []
     given = [a.astype(np.float64) for a in Joint(op, dtype, biases, False).given]
@@ -100,6 +104,76 @@ def test_gate_and_up_become_one_operator(spelling, gate):
     want, bound = TABLE.gated(*given), TABLE.gated_bound(0, *given)
     for (y,) in results:
         assert (abs(y - want) <= bound + 2.0**-24 * (abs(want) + bound)).all()
+
+
+@pytest.mark.parametrize("gate", [ops.silu, lambda y: y * ops.sigmoid(y)], ids=["silu", "sigmoid"])
+@pytest.mark.parametrize("spelling", SPELLED)
+def test_gate_and_up_with_biases_become_one_operator(spelling, gate):
+    product, weights = spelled(spelling, W[3:])
+    biases = [normal(24, seed=7), normal(24, seed=8)]
+
+    def biased(x, w, b):
+        return product(x, w, b) if spelling == "linear" else product(x, w) + b
+
+    swapped, *results = graft(lambda x, a, b, c, d: biased(x, b, d) * gate(biased(x, a, c)), X, *weights, *biases)
+    assert swapped == ["DenseSwiGLU"]
+    given = [a.astype(np.float64) for a in (X, *W[3:], *biases)]
+    want, bound = TABLE.gated(*given), TABLE.gated_bound(0, *given)
+    for (y,) in results:
+        assert (abs(y - want) <= bound + 2.0**-24 * (abs(want) + bound)).all()
+
+
+RESIDUAL = normal(2, 5, 30, seed=6)
+
+
+@pytest.mark.parametrize("first", [False, True], ids=["behind", "before"])
+@pytest.mark.parametrize("spelling", SPELLED)
+def test_a_residual_is_added_to_a_product_without_a_bias(spelling, first):
+    product, (weight,) = spelled(spelling, W[:1])
+    swapped, before, after = graft(
+        lambda x, w, r: r + product(x, w) if first else product(x, w) + r, X, weight, RESIDUAL
+    )
+    assert swapped == ["DenseAdd"]
+    given = [a.astype(np.float64) for a in (X, W[0], np.zeros(0), RESIDUAL)]
+    want, bound = TABLE.dense(*given), TABLE.bound(0, *given)
+    for (y,) in (before, after):
+        assert (abs(y - want) <= bound + 2.0**-24 * (abs(want) + bound)).all()
+
+
+def test_a_residual_behind_an_activation(tmp_path):
+    swapped, *results = graft(lambda x, w, r: ops.relu(ops.matmul(x, w, transpose_b=True)) + r, X, W[0], RESIDUAL)
+    assert swapped == ["DenseAdd"]
+    given = [a.astype(np.float64) for a in (X, W[0], np.zeros(0), RESIDUAL)]
+    want, bound = TABLE.dense(*given, activation="relu"), TABLE.bound(0, *given, activation="relu")
+    for (y,) in results:
+        assert (abs(y - want) <= bound + 2.0**-24 * (abs(want) + bound)).all()
+
+
+def normed(x, w, r, g):
+    """As LLaMA has it: the sum is normed, and added to later on."""
+    y = ops.matmul(x, w, transpose_b=True) + r
+    return y * ops.rsqrt(ops.mean(y * y, -1, keep_dims=True) + 1e-5) * g, y
+
+
+def plus(residual):
+    return lambda x, w: ops.matmul(x, w, transpose_b=True) + residual
+
+
+@pytest.mark.parametrize("write,given,swapped", [
+    (normed, [X, W[0], RESIDUAL, normal(30, seed=5)], ["FusedAddRmsNorm"]),
+    (plus(Tensor(RESIDUAL[:, :1])), [X, W[0]], []),  # what is broadcast
+    (plus(Tensor(RESIDUAL[None])), [X, W[0]], []),
+    (plus(Tensor(RESIDUAL[0])), [X, W[0]], []),
+    (lambda x, w: (lambda y: (y + Tensor(RESIDUAL), y))(ops.matmul(x, w, transpose_b=True)), [X, W[0]], []),
+    (lambda x, w: (lambda y: y + y)(ops.matmul(x, w, transpose_b=True)), [X, W[0]], []),
+    (lambda x, w: ops.bmm(x, w) + Tensor(RESIDUAL), [X, normal(2, 40, 30)], []),
+    (lambda x, w: ops.matmul(x, w, transpose_a=True) + Tensor(normal(8, 8, seed=2)), [normal(8, 8), normal(8, 8)], []),
+])  # fmt: skip
+def test_what_is_no_residual(write, given, swapped):
+    found, before, after = graft(write, *given)
+    assert found == swapped
+    for a, b in zip(before, after, strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())
 
 
 def products(x, *weights):

@@ -76,4 +76,5 @@ def test_a_gamma_of_more_dimensions_at_any_root_stays_outside(gained, root, shap
         given = (x, g, b)[: len(takes)]
         graph = opgraft.load(opgraft.export(Net(write), *map(Tensor, given), file_name=str(tmp_path / "net")))
         report = rewrite.substitute(graph)
-        assert (report.swapped, report.left) == ([], [])
+        # The floor under Flax's variance is a ReLU.
+        assert {s["op"].split("@")[0] for s in report.swapped} <= {"ReLU"} and report.left == []

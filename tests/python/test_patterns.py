@@ -34,7 +34,7 @@ class Heads(nn.Cell):
         return attention(q, k, v).transpose(0, 2, 1, 3).reshape(1, 16, 16)
 
 
-@pytest.mark.parametrize("model,layout", [(Windows, "BHSD"), (Heads, "BSE")])
+@pytest.mark.parametrize("model,layout", [(Windows, "BSHD"), (Heads, "BSE")])
 def test_heads_are_split_from_the_last_dimension_alone(model, layout):
     x = [normal(1, 16, 16, seed=i) for i in range(3)]
     net, want = model(), model()(*x).asnumpy()

@@ -23,6 +23,10 @@ def clip(y):
     return ops.minimum(ops.maximum(y, -128.0), 127.0)
 
 
+def clip_from_above(y):
+    return ops.maximum(ops.minimum(y, 127.0), -128.0)
+
+
 def zero(z):
     """A zero point as ONNX has it, of eight bits."""
     return ops.cast(z, opgraft.float32)
@@ -31,7 +35,9 @@ def zero(z):
 SPELLED = {
     "no offset": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s), -128, 127)),
     "by hand": lambda x, s, z: to_int8(clip(ops.round(x / s))),
+    "by hand, from above": lambda x, s, z: to_int8(clip_from_above(ops.round(x / s) + zero(z))),
     "clipped first": lambda x, s, z: to_int8(ops.round(ops.clamp(x / s, -128, 127))),
+    "clipped first from above": lambda x, s, z: to_int8(ops.round(clip_from_above(x / s + zero(z)))),
     "clipped first by hand": lambda x, s, z: to_int8(ops.Rint()(clip(x / s))),
     "no clip": lambda x, s, z: to_int8(ops.round(x / s)),
     "QuantizeLinear": lambda x, s, z: to_int8(ops.clamp(ops.round(x / s) + zero(z), -128, 127)),
@@ -56,6 +62,7 @@ UNSIGNED = {  # the default of ONNX's quantisers for activations
     "QuantizeLinear by hand": lambda x, s, z: to_uint8(clip_unsigned(zero(z) + ops.round(x / s))),
     "torch's fake_quantize": lambda x, s, z: to_uint8(ops.clamp(ops.round(x / s + zero(z)), 0, 255)),
     "clipped first": lambda x, s, z: to_uint8(ops.round(clip_unsigned(x / s + zero(z)))),
+    "from above": lambda x, s, z: to_uint8(ops.maximum(ops.minimum(ops.round(x / s) + zero(z), 255.0), 0.0)),
 }
 NEAR = {
     "to uint8 within int8": lambda x, s, z: to_uint8(ops.clamp(ops.round(x / s), -128, 127)),
