@@ -35,11 +35,18 @@ namespace opgraft::HWY_NAMESPACE {
 
 inline constexpr int kTogether = 2;
 
-// kRows contiguous rows of scores at(row, i) for a whole vector, at(row, i, rest) for the last elements; together,
-// since a row alone waits for its maximum and its sum. float32 keeps in y the exponentials, and before them the scores
-// where a mask makes them; half types compute both anew, as rounding them before the division would cost accuracy.
-template <int kRows, bool kMasked, class T, class At> HWY_INLINE void ContiguousRows(At at, T *y, int64_t n) {
+// kRows neighbouring rows from row r on, of scores score(v, row, i) of a whole vector v from element i on,
+// score(v, row, i, rest) of the last elements; together, since a row alone waits for its maximum and its sum. float32
+// keeps in y the exponentials, and before them the scores where a mask makes them; half types compute both anew, as
+// rounding them before the division would cost accuracy.
+template <int kRows, bool kMasked, class T, class Score>
+HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &score) {
   const hn::ScalableTag<float> d;
+  const int64_t n = g.n;
+  const T *x = static_cast<const T *>(g.x) + r * n;
+  T *y = static_cast<T *>(g.y) + r * n;
+  const auto at = [&](int j, int64_t i, auto... k)
+                      HWY_ATTR { return score(LoadSome(d, x + j * n + i, k...), j, i, k...); };
   const int64_t lanes = int64_t(hn::Lanes(d)), whole = n / lanes * lanes;
   const size_t rest = size_t(n - whole);
   const auto inside = hn::FirstN(d, rest);
@@ -101,73 +108,47 @@ template <class T, class Load> HWY_INLINE void Columns(Load load, T *y, int64_t 
   }
 }
 
-// kRows neighbouring rows from row r on: without a mask, with one that is added, with one of bools.
+// Scores without a mask, with one that is added, with one of bools.
 template <int kRows, class T> HWY_INLINE void PlainRows(const SoftmaxRows &g, int64_t r) {
   const hn::ScalableTag<float> d;
-  const int64_t n = g.n;
-  const T *x = static_cast<const T *>(g.x) + r * n;
-  T *y = static_cast<T *>(g.y) + r * n;
   const auto scale = hn::Set(d, g.scale);
-  if (g.scale == 1.0f)
-    ContiguousRows<kRows, false>([&](int j, int64_t i, auto... k) HWY_ATTR { return LoadSome(d, x + j * n + i, k...); },
-                                 y, n);
-  else
-    ContiguousRows<kRows, false>(
-        [&](int j, int64_t i, auto... k) HWY_ATTR { return hn::Mul(LoadSome(d, x + j * n + i, k...), scale); }, y, n);
+  if (g.scale == 1.0f) ContiguousRows<kRows, false, T>(g, r, [&](auto v, auto...) HWY_ATTR { return v; });
+  else ContiguousRows<kRows, false, T>(g, r, [&](auto v, auto...) HWY_ATTR { return hn::Mul(v, scale); });
 }
 
 template <int kRows, class T> HWY_INLINE void AddedRows(const SoftmaxRows &g, int64_t r) {
   const hn::ScalableTag<float> d;
-  const int64_t n = g.n;
-  const T *x = static_cast<const T *>(g.x) + r * n;
-  T *y = static_cast<T *>(g.y) + r * n;
   const auto scale = hn::Set(d, g.scale), factor = hn::Set(d, g.mask_scale);
   const T *mask[kRows];
   for (int j = 0; j < kRows; ++j) mask[j] = static_cast<const T *>(g.mask.data) + g.mask.row(r + j);
   if (!g.mask.step())
-    ContiguousRows<kRows, true>(
-        [&](int j, int64_t i, auto... k) HWY_ATTR {
-          const auto one = hn::Mul(hn::Set(d, float(*mask[j])), factor);
-          return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, one);
-        },
-        y, n);
+    ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, auto...) HWY_ATTR {
+      return hn::MulAdd(v, scale, hn::Mul(hn::Set(d, float(*mask[j])), factor));
+    });
   else if (g.mask_scale == 1.0f)
-    ContiguousRows<kRows, true>(
-        [&](int j, int64_t i, auto... k)
-            HWY_ATTR { return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, LoadSome(d, mask[j] + i, k...)); },
-        y, n);
+    ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, int64_t i, auto... k) HWY_ATTR {
+      return hn::MulAdd(v, scale, LoadSome(d, mask[j] + i, k...));
+    });
   else
-    ContiguousRows<kRows, true>(
-        [&](int j, int64_t i, auto... k) HWY_ATTR {
-          const auto each = hn::Mul(LoadSome(d, mask[j] + i, k...), factor);
-          return hn::MulAdd(LoadSome(d, x + j * n + i, k...), scale, each);
-        },
-        y, n);
+    ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, int64_t i, auto... k) HWY_ATTR {
+      return hn::MulAdd(v, scale, hn::Mul(LoadSome(d, mask[j] + i, k...), factor));
+    });
 }
 
 template <int kRows, class T> HWY_INLINE void ChosenRows(const SoftmaxRows &g, int64_t r) {
   const hn::ScalableTag<float> d;
-  const int64_t n = g.n;
-  const T *x = static_cast<const T *>(g.x) + r * n;
-  T *y = static_cast<T *>(g.y) + r * n;
   const auto scale = hn::Set(d, g.scale), fill = hn::Set(d, g.fill);
   const Hidden hidden(d, g.mask);
   const uint8_t *mask[kRows];
   for (int j = 0; j < kRows; ++j) mask[j] = g.mask.bools() + g.mask.row(r + j);
   if (g.mask.step())
-    ContiguousRows<kRows, true>(
-        [&](int j, int64_t i, auto... k) HWY_ATTR {
-          const auto v = hn::Mul(LoadSome(d, x + j * n + i, k...), scale);
-          return hn::IfThenElse(hidden(mask[j] + i, k...), fill, v);
-        },
-        y, n);
+    ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, int64_t i, auto... k) HWY_ATTR {
+      return hn::IfThenElse(hidden(mask[j] + i, k...), fill, hn::Mul(v, scale));
+    });
   else
-    ContiguousRows<kRows, true>(
-        [&](int j, int64_t i, auto... k) HWY_ATTR {
-          const auto v = hn::Mul(LoadSome(d, x + j * n + i, k...), scale);
-          return (*mask[j] != 0) == g.mask.hides ? fill : v;
-        },
-        y, n);
+    ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, auto...) HWY_ATTR {
+      return (*mask[j] != 0) == g.mask.hides ? fill : hn::Mul(v, scale);
+    });
 }
 
 // Rows [begin, end) along the last axis. Each kind of mask has its loop: constants are loaded once for many short rows.

@@ -1,26 +1,25 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "infer/passes/pattern.h"
 
 namespace opgraft::passes {
 namespace {
 
+// Conditions that are a name, what is in its brackets, and what may follow them.
+constexpr std::pair<Pattern::Setting::Kind, const char *> kConditions[] = {
+    {Pattern::Setting::kPart, "part"},       {Pattern::Setting::kEvery, "every"},
+    {Pattern::Setting::kFirst, "first"},     {Pattern::Setting::kLast, "last"},
+    {Pattern::Setting::kRepeats, "repeats"}, {Pattern::Setting::kShared, "shared"},
+    {Pattern::Setting::kRow, "row"},         {Pattern::Setting::kRows, "rows"},
+    {Pattern::Setting::kColumns, "columns"}, {Pattern::Setting::kCount, "columns"},
+    {Pattern::Setting::kOpen, "open"},       {Pattern::Setting::kAlong, "along"},
+    {Pattern::Setting::kFixed, "fixed"},     {Pattern::Setting::kCausal, "causal"},
+    {Pattern::Setting::kTurns, "turns"}};
+
 const char *condition_name(Pattern::Setting::Kind kind) {
-  using Setting = Pattern::Setting;
-  return kind == Setting::kPart                                 ? "part"
-         : kind == Setting::kEvery                              ? "every"
-         : kind == Setting::kFirst                              ? "first"
-         : kind == Setting::kLast                               ? "last"
-         : kind == Setting::kRepeats                            ? "repeats"
-         : kind == Setting::kShared                             ? "shared"
-         : kind == Setting::kRow                                ? "row"
-         : kind == Setting::kRows                               ? "rows"
-         : kind == Setting::kColumns || kind == Setting::kCount ? "columns"
-         : kind == Setting::kFixed                              ? "fixed"
-         : kind == Setting::kOpen                               ? "open"
-         : kind == Setting::kAlong                              ? "along"
-         : kind == Setting::kTurns                              ? "turns"
-                                                                : "causal";
+  return std::find_if(std::begin(kConditions), std::end(kConditions), [&](auto &c) { return c.first == kind; })->second;
 }
 
 class Parser {
@@ -203,12 +202,9 @@ class Parser {
     if (s.attr == "density" && peek() == '(') return density();
     if (s.attr == "dtype" && peek() == '(') return dtype();
     if (s.attr == "shape" && peek() == '(') return same_shape();
-    using Setting = Pattern::Setting;
     if (peek() == '(')
-      for (auto kind : {Setting::kPart, Setting::kEvery, Setting::kFirst, Setting::kLast, Setting::kRepeats,
-                        Setting::kShared, Setting::kRow, Setting::kRows, Setting::kColumns, Setting::kOpen,
-                        Setting::kAlong, Setting::kFixed, Setting::kCausal, Setting::kTurns})
-        if (s.attr == condition_name(kind)) return arranged(kind);
+      for (auto &[kind, name] : kConditions)
+        if (s.attr == name) return arranged(kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
     skip(false);
