@@ -18,6 +18,7 @@ from attention_spellings import (
     S,
     T,
     f32,
+    is_one,
     left,
     near,
     normal,
@@ -42,11 +43,8 @@ def test_a_spelling_is_one_operator(by, scaled, mask):
             return ops.bmm(ops.softmax(MASKED[mask](write(PRODUCTS[by], q, k), m), -1), v)
 
     x = normal(B, H, S, D), normal(B, H, T, D, seed=1), normal(B, H, T, D, seed=2), normal(B, 1, S, T, seed=3)
-    net = Spelled()
-    rewrite.substitute(net, prove=x)
-    assert left(net) == ["ScaledDotProductAttention"]
     want = reference(*x[:3], 0.0 if mask == "full" else x[3], scale)
-    close(net(*x).asnumpy(), want, ROUNDINGS, np.abs(x[2]).max())
+    close(is_one(Spelled, x)[0], want, ROUNDINGS, np.abs(x[2]).max())
 
 
 HEADS = [name for name in SCALED if "turned k" not in name]
@@ -65,12 +63,9 @@ def test_keys_that_are_split_and_turned_in_one_step(scaled, mask):
             return ops.transpose(y, (0, 2, 1, 3)).reshape(B, T, H * D)
 
     x = *(normal(B, T, H * D, seed=i) for i in range(3)), normal(B, 1, 1, T, seed=3)
-    net = Bert()
-    rewrite.substitute(net, prove=x)
-    assert left(net) == ["ScaledDotProductAttention"]
     q, k, v = (y.reshape(B, T, H, D).swapaxes(1, 2) for y in x[:3])
     want = reference(q, k, v, 0.0 if mask == "full" else x[3], scale).swapaxes(1, 2).reshape(B, T, H * D)
-    close(net(*x).asnumpy(), want, ROUNDINGS, np.abs(x[2]).max())
+    close(is_one(Bert, x)[0], want, ROUNDINGS, np.abs(x[2]).max())
 
 
 SCALED_HALVES = {

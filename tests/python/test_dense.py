@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from compare import cases, graft, normal
+from compare import cases, close, graft, normal
 from opgraft import Parameter, Tensor, _core, nn, ops
 
 TABLE = cases("dense")
@@ -172,8 +172,9 @@ def plus(residual):
 def test_what_is_no_residual(write, given, swapped):
     found, before, after = graft(write, *given)
     assert found == swapped
+    # A sum of 30 squares, under the root, and six roundings more; of both sides. What is not swapped has the same bits.
     for a, b in zip(before, after, strict=True):
-        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())
+        close(b, a, 2 * (15 + 6) if found else 0)
 
 
 def products(x, *weights):

@@ -154,7 +154,7 @@ STAY = {
 @DTYPES
 @pytest.mark.parametrize("name", STAY)
 def test_casts_that_do_not_belong_to_it_stay(name, dtype, tmp_path):
-    t, to, _ = HALF[dtype]
+    t, to, u = HALF[dtype]
     write, want = STAY[name]
     other = other_half(dtype)[1]
     x = normal(3, 37).astype(t)
@@ -164,9 +164,9 @@ def test_casts_that_do_not_belong_to_it_stay(name, dtype, tmp_path):
     for y, b in zip(got, before if isinstance(before, tuple) else [before], strict=True):
         b = b.asnumpy()
         assert y.dtype == b.dtype
-        np.testing.assert_allclose(
-            y.astype(np.float64), b.astype(np.float64), rtol=2.0**-6 if name == "narrowed" else 1e-6
-        )
+        # The same operators, but for SwiGLU, which may differ in float32 and then be rounded to the next number of t.
+        step = 2 * u if want == ["Cast", "SwiGLU", "Cast"] else 0
+        np.testing.assert_allclose(y.astype(np.float64), b.astype(np.float64), rtol=step)
 
 
 @pytest.mark.parametrize("f", [ops.silu, lambda x: p("GeLU", x)], ids=["SiLU", "GELU"])
