@@ -80,7 +80,8 @@ def test_of_an_exported_model(how, tmp_path):
         want, bound = SOFTMAX.scaled(x, m, **attrs), SOFTMAX.scaled_bound(U, x, m, **attrs)
     assert (np.abs(got - want) <= np.nan_to_num(bound) + U * want + 2.0**-126).all()
     if how != "no NaN":  # at a row of -inf MindSpore's own kernel stops, and leaves what lies behind it unset
-        assert np.allclose(net(*tensors).asnumpy(), want, rtol=80 * U, atol=80 * U)
+        # Weights of at most 1, of which MindSpore's exponential was off by up to 4 U, and up to 51 U of small ones.
+        np.testing.assert_allclose(net(*tensors).asnumpy(), want, rtol=0, atol=8 * U)
     _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
     back = nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))
     np.testing.assert_array_equal(back(*tensors).asnumpy(), got)
