@@ -28,8 +28,9 @@ class Process:
             return {"missing": f"the process ended with {self.process.returncode}"}
         os.killpg(self.process.pid, signal.SIGCONT)
         hung = threading.Timer(PATIENCE, self.process.kill)
-        hung.start()
+        hung.daemon = True  # a signal may come before it is cancelled below: it must not keep the program
         try:
+            hung.start()
             self.process.stdin.write(json.dumps(task) + "\n")
             self.process.stdin.flush()
             line = self.process.stdout.readline()

@@ -75,6 +75,24 @@ def test_a_peer_whose_answer_does_not_come_is_ended_and_its_figure_is_missing(co
     peer.close()
 
 
+def test_an_interrupt_while_the_clock_of_an_answer_starts_ends_the_program():
+    code = (
+        f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import process, subprocess, threading\n"
+        "start = threading.Timer.start\n"
+        "def interrupted(self):\n"
+        "    start(self)\n"
+        "    raise KeyboardInterrupt\n"
+        "threading.Timer.start = interrupted\n"
+        "threading.Timer.cancel = lambda self: None\n"
+        "peer = process.Process([sys.executable, '-c', 'input()'], 1, subprocess.DEVNULL)\n"
+        "try:\n"
+        "    peer.ask(do='version')\n"
+        "except KeyboardInterrupt:\n"
+        "    peer.close()\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
 def test_a_killed_benchmark_leaves_no_stopped_peers():
     code = (
         f"import os, signal, sys; sys.path.insert(0, {str(ROOT / 'bench')!r}); import operators, subprocess\n"
