@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "infer/native.h"
@@ -229,6 +230,47 @@ void Graph::replace_uses(ValueId from, ValueId to) {
       if (v == from) v = to;
   for (ValueId &v : outputs)
     if (v == from) v = to;
+}
+
+bool Graph::restore(NodeId id) {
+  const Node n = nodes_[size_t(id)];
+  if (!n.fallback || !n.fallback->states().empty()) return false;
+  const Graph &f = *n.fallback;
+  const auto dtype = [](const Graph &g, ValueId v) { return g.value(v).type.dtype; };
+  std::vector<ValueId> given;  // each once: see passes::expand
+  for (ValueId v : n.inputs) {
+    if (value(v).state) return false;
+    if (value(v).kind != Value::kConstant && std::ranges::find(given, v) == given.end()) given.push_back(v);
+  }
+  if (given.size() < f.inputs.size() || n.outputs.size() < f.outputs.size()) return false;
+  std::map<ValueId, ValueId> to;
+  for (size_t i = 0; i < f.inputs.size(); ++i) {
+    if (dtype(f, f.inputs[i]) != dtype(*this, given[i])) return false;
+    to[f.inputs[i]] = given[i];
+  }
+  for (size_t i = 0; i < f.outputs.size(); ++i)
+    if (dtype(f, f.outputs[i]) != dtype(*this, n.outputs[i])) return false;
+  const auto here = [&](ValueId v) {
+    auto [it, is_new] = to.emplace(v, ValueId(values_.size()));
+    if (is_new) values_.push_back(f.value(v));
+    return it->second;
+  };
+  std::vector<NodeId> made;
+  for (NodeId from : f.order()) {
+    Node copy = f.node(from);
+    made.push_back(NodeId(nodes_.size()));
+    for (ValueId &v : copy.inputs) v = here(v);
+    for (ValueId &v : copy.outputs) {
+      v = here(v);
+      value(v).producer = made.back();
+    }
+    nodes_.push_back(std::move(copy));
+  }
+  nodes_[size_t(id)].dead = true;
+  order_.insert(std::ranges::find(order_, id), made.begin(), made.end());
+  sweep();
+  for (size_t i = 0; i < f.outputs.size(); ++i) replace_uses(n.outputs[i], here(f.outputs[i]));
+  return true;
 }
 
 void Graph::sweep() {

@@ -80,6 +80,9 @@ class Graph {
   std::vector<std::vector<NodeId>> users() const;
   // Replaces uses of `from` by `to` in all nodes and outputs.
   void replace_uses(ValueId from, ValueId to);
+  // Puts what a node replaced in its place, as it was inferred then. False, and nothing is changed, where it has
+  // nothing, or where that does not take and give what the node does, or a Parameter is updated.
+  bool restore(NodeId id);
   // Drops dead nodes from the order, and renumbers nothing.
   void sweep();
   // The text a person reads: one line a node.

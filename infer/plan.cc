@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
 
 #include "infer/choose.h"
 #include "infer/memory.h"
@@ -15,10 +16,10 @@ namespace {
 
 class Planner {
  public:
-  Planner(const Graph &graph, const std::vector<std::shared_ptr<FlatAttrs>> &attrs, PackedWeights &weights)
+  Planner(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights)
       : g_(graph), attrs_(attrs), weights_(weights), plan_(std::make_shared<Plan>()), v_(graph.value_count()) {}
 
-  std::shared_ptr<const Plan> make(const std::vector<Shape> &input_shapes) {
+  std::shared_ptr<Plan> make(const std::vector<Shape> &input_shapes) {
     bind_inputs(input_shapes);
     infer_all();
     alias_and_live();
@@ -128,7 +129,7 @@ class Planner {
       } catch (const Error &e) {
         std::string shapes;
         for (ValueId x : n.inputs) shapes += (shapes.empty() ? "" : ", ") + info(x).type.text();
-        throw GraphError(e.status, fmt::format("node {}: {} [inputs: {}]", n.name, e.what(), shapes));
+        throw NodeError({e.status, fmt::format("node {}: {} [inputs: {}]", n.name, e.what(), shapes)}, id);
       }
       for (auto [o, i] : step.op->manifest.view)
         if (n.outputs.size() == 1 && o == 0 && size_t(i) < n.inputs.size() && !is_state(n.inputs[size_t(i)]) &&
@@ -346,7 +347,7 @@ class Planner {
   }
 
   const Graph &g_;
-  const std::vector<std::shared_ptr<FlatAttrs>> &attrs_;
+  const NodeAttrs &attrs_;
   PackedWeights &weights_;
   std::shared_ptr<Plan> plan_;
   std::vector<Info> v_;
@@ -361,9 +362,36 @@ class Planner {
 
 }  // namespace
 
-std::shared_ptr<const Plan> make_plan(const Graph &graph, const std::vector<std::shared_ptr<FlatAttrs>> &attrs,
-                                      PackedWeights &weights, const std::vector<Shape> &input_shapes) {
-  return Planner(graph, attrs, weights).make(input_shapes);
+NodeAttrs flat_attrs(const Graph &graph) {
+  NodeAttrs attrs;
+  for (NodeId id : graph.order()) {
+    if (size_t(id) >= attrs.size()) attrs.resize(size_t(id) + 1);
+    attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph.node(id).attrs);
+  }
+  return attrs;
+}
+
+std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights,
+                                      const std::vector<Shape> &input_shapes) {
+  NodeId refuses;
+  std::exception_ptr first;
+  try {
+    return Planner(graph, attrs, weights).make(input_shapes);
+  } catch (const NodeError &e) {
+    refuses = e.node;
+    first = std::current_exception();
+  }
+  const std::shared_ptr<Graph> restored = graph.clone();
+  while (restored->restore(refuses)) try {
+      NodeAttrs own = flat_attrs(*restored);
+      auto plan = Planner(*restored, own, weights).make(input_shapes);
+      plan->graph = restored;
+      plan->attrs = std::move(own);
+      return plan;
+    } catch (const NodeError &e) {
+      refuses = e.node;
+    }
+  std::rethrow_exception(first);
 }
 
 }  // namespace opgraft

@@ -33,7 +33,19 @@ struct Instruction {
   std::vector<const void *> packed;  // per input; empty: none
 };
 
+// A node's operator refuses the sizes.
+struct NodeError : GraphError {
+  NodeId node;
+  NodeError(const GraphError &e, NodeId node) : GraphError(e), node(node) {}
+};
+
+using NodeAttrs = std::vector<std::shared_ptr<FlatAttrs>>;  // by node
+
 struct Plan {
+  // Where operators that replaced others refused the sizes: the graph with those in their place, and its attributes.
+  // Else the model's.
+  std::shared_ptr<const Graph> graph;
+  NodeAttrs attrs;
   std::vector<Shape> input_shapes;
   std::vector<PlannedTensor> tensors;  // of all instructions, in a row
   std::vector<Instruction> instructions;
@@ -50,8 +62,10 @@ struct Plan {
   size_t intermediate_bytes = 0;  // sum of all intermediates and workspaces, unshared
 };
 
-// attrs[node id]: flat attributes kept by the model. Throws GraphError.
-std::shared_ptr<const Plan> make_plan(const Graph &graph, const std::vector<std::shared_ptr<FlatAttrs>> &attrs,
-                                      PackedWeights &weights, const std::vector<Shape> &input_shapes);
+NodeAttrs flat_attrs(const Graph &graph);
+// A node whose operator refuses the sizes runs as what it replaced. Throws GraphError, of the operator that refused
+// first.
+std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights,
+                                      const std::vector<Shape> &input_shapes);
 
 }  // namespace opgraft

@@ -27,7 +27,7 @@ std::string profile_json(Session &session, const std::vector<Tensor> &inputs, in
   };
   double total = 0;
   std::map<std::string, std::pair<int, double>> by_op;
-  const Graph &g = session.model().graph();
+  const Graph &g = session.graph();
   nlohmann::json nodes = nlohmann::json::array();
   for (auto &[id, c] : costs) {
     double us = median(c.us);

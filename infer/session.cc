@@ -45,7 +45,7 @@ const opgraft_host *host() { return opgraft_shared_host(); }
 
 struct Model::Cache {
   std::mutex mutex;
-  std::vector<std::shared_ptr<FlatAttrs>> attrs;
+  NodeAttrs attrs;
   PackedWeights weights;
   std::list<std::shared_ptr<const Plan>> plans;  // used last first
   ModelStats stats;
@@ -55,10 +55,7 @@ struct Model::Cache {
 
 // A copy, which shares the constants' bytes: passes may change the caller's graph later.
 Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache_(std::make_unique<Cache>()) {
-  NodeId most = -1;
-  for (NodeId id : graph_->order()) most = std::max(most, id);
-  cache_->attrs.resize(size_t(most + 1));
-  for (NodeId id : graph_->order()) cache_->attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph_->node(id).attrs);
+  cache_->attrs = flat_attrs(*graph_);
   for (ValueId id : graph_->states()) {
     const Tensor &t = graph_->value(id).constant;
     const bool zeros = all_zeros(t);
@@ -226,6 +223,10 @@ void Session::refuse_broken() const {
 Session::~Session() = default;
 void Session::set_observer(Observer observer) { state_->observer = std::move(observer); }
 
+const Graph &Session::graph() const {
+  const bool restored = !state_->bound.empty() && state_->bound.front()->plan->graph;
+  return restored ? *state_->bound.front()->plan->graph : model_->graph();
+}
 size_t Session::arena_bytes() const { return state_->bound.empty() ? 0 : state_->bound.front()->plan->arena_bytes; }
 size_t Session::intermediate_bytes() const {
   return state_->bound.empty() ? 0 : state_->bound.front()->plan->intermediate_bytes;
@@ -247,8 +248,8 @@ void check_inputs(const Graph &g, const std::vector<Tensor> &inputs) {
 }  // namespace
 
 void Session::execute(Bound &b) {
-  const Graph &g = model_->graph();
   const Plan &plan = *b.plan;
+  const Graph &g = plan.graph ? *plan.graph : model_->graph();
   if (!state_->observer) {
     for (size_t i = 0, n = b.calls.size(); i < n; ++i) {
       const Instruction &ins = plan.instructions[i];

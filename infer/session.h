@@ -39,7 +39,7 @@ class Model {
   std::unique_ptr<Cache> cache_;
 };
 
-// Sees every instruction as it has run: node id, outputs, nanoseconds.
+// Sees every instruction as it has run: node id in Session::graph, outputs, nanoseconds.
 using Observer = std::function<void(NodeId, const opgraft_call &, int64_t ns)>;
 
 // States are the Parameters that nodes update in place: a session's own, which begin with the Parameters' values, or
@@ -65,6 +65,9 @@ class Session {
   size_t arena_bytes() const;         // of the plan used last
   size_t intermediate_bytes() const;  // sum of all its intermediates, unshared
   const Model &model() const { return *model_; }
+  // What the last run ran, by which nodes are counted: the model's graph, or, where operators that replaced others
+  // refused the sizes, one with those in their place.
+  const Graph &graph() const;
 
  private:
   void refuse_broken() const;

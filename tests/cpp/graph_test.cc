@@ -59,5 +59,49 @@ TEST(Graph, SymbolicShapesFlowThroughTheGraph) {
   EXPECT_EQ(g->value(g->outputs[0]).type.dims[0], g->value(g->inputs[0]).type.dims[0]);
 }
 
+// x gate, then its SwiGLU with `fallback` behind it, then the absolute of that.
+Graph fused_over(std::shared_ptr<const Graph> fallback) {
+  Graph g("fused");
+  ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {-1, 4}, true});
+  ValueId gate = g.add_input("gate", {OPGRAFT_FLOAT32, {-1, 4}, true});
+  const ValueId made = one(g, "SwiGLU", {one(g, "Mul", {x, gate}), gate});
+  g.node(g.value(made).producer).fallback = std::move(fallback);
+  g.outputs = {one(g, "Abs", {made})};
+  return g;
+}
+
+TEST(Graph, WhatANodeReplacedTakesItsPlace) {
+  Graph g = fused_over(gated(4));
+  ASSERT_TRUE(g.restore(g.order()[1]));
+  std::vector<std::string> names;
+  for (NodeId id : g.order()) names.push_back(g.node(id).op);
+  EXPECT_EQ(names, (std::vector<std::string>{"Mul", "SiLU", "Mul", "Abs"}));
+  const Node &product = g.node(g.order()[2]), &last = g.node(g.order()[3]);
+  EXPECT_EQ(product.inputs[0], g.node(g.order()[1]).outputs[0]);
+  EXPECT_EQ(product.inputs[1], g.node(g.order()[0]).outputs[0]);
+  EXPECT_EQ(last.inputs[0], product.outputs[0]);
+  EXPECT_EQ(g.value(product.outputs[0]).producer, g.order()[2]);
+}
+
+TEST(Graph, WhatDoesNotTakeAndGiveWhatTheNodeDoesIsNotPutInItsPlace) {
+  const auto unary = [](int32_t dtype, bool as_result, int inputs) {
+    auto f = std::make_shared<Graph>("fallback");
+    ValueId x = f->add_input("x", {as_result ? int32_t(OPGRAFT_FLOAT32) : dtype, {-1, 4}, true});
+    for (int i = 1; i < inputs; ++i) f->add_input("more", {OPGRAFT_FLOAT32, {-1, 4}, true});
+    ValueId y = one(*f, "Neg", {x});
+    f->outputs = {as_result ? one(*f, "Cast", {y}, {{"dtype", std::string(dtype_name(dtype))}}) : y};
+    return f;
+  };
+  auto two = gated(4);
+  two->outputs.push_back(two->outputs[0]);
+  for (std::shared_ptr<const Graph> fallback : {std::shared_ptr<Graph>(), unary(OPGRAFT_FLOAT16, false, 1),
+                                                unary(OPGRAFT_INT64, true, 1), unary(OPGRAFT_FLOAT32, false, 3), two}) {
+    Graph g = fused_over(fallback);
+    const std::string before = g.dump();
+    EXPECT_FALSE(g.restore(g.order()[1]));
+    EXPECT_EQ(g.dump(), before);
+  }
+}
+
 }  // namespace
 }  // namespace opgraft
