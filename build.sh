@@ -284,30 +284,38 @@ cmd_bench() {
   build_all BENCH
   fetch_minilm
   mkdir -p "$BUILD/bench"
-  local out=$BUILD/bench
+  local out=$BUILD/bench short=()
   say "the operators beside their peers"
-  OPGRAFT_BENCH_LOG=$out/peers.log "$PY" bench/operators.py $install ${quick:+--quick} --json "$out/operators.json" \
+  OPGRAFT_BENCH_LOG=$out/peers.log part operators.py $install ${quick:+--quick} --json "$out/operators.json" \
     --markdown "$out/operators.md" --plot "$out/operators.svg"
   say "two threads against one, and beside a busy neighbour"
-  "$PY" bench/threads.py ${quick:+--quick} --json "$out/threads.json" || true
-  "$PY" bench/threads.py ${quick:+--quick} --neighbour --json "$out/neighbour.json" || true
-  [ -n "$quick" ] || "$PY" bench/threads.py --quick --rows --json "$out/threads_rows.json" || true
+  part threads.py ${quick:+--quick} --json "$out/threads.json"
+  part threads.py ${quick:+--quick} --neighbour --json "$out/neighbour.json"
+  [ -n "$quick" ] || part threads.py --quick --rows --json "$out/threads_rows.json"
   say "the partition of work, simulated on 8 to 64 cores"
-  "$PY" bench/partition.py --json "$out/partition.json" || true
+  part partition.py --json "$out/partition.json"
   say "the engine"
   local options=()
   [ -z "$quick" ] || options=(--benchmark_min_time=0.05 --benchmark_min_warmup_time=0.1)
-  "$out/engine_overhead" "${options[@]}" --benchmark_out="$out/engine.json" --benchmark_out_format=json
-  "$PY" bench/open_model.py --out "$out/open.json" ${quick:+--layers 2}
-  "$PY" bench/call_overhead.py --out "$out/call.json"
+  "$out/engine_overhead" "${options[@]}" --benchmark_out="$out/engine.json" --benchmark_out_format=json ||
+    short+=("engine_overhead")
+  part open_model.py --out "$out/open.json" ${quick:+--layers 2}
+  part call_overhead.py --out "$out/call.json"
   if [ -e .venv-mindspore/.requirements.sha256 ]; then
-    (mkdir -p "$BUILD/mindspore" && cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" GLOG_v=3 \
-      "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_calls.py" --out "$out/mindspore.json" ${quick:+--rounds 5}
-      [ -n "$quick" ] || "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/mindspore_threads.py" --out "$out/mindspore_threads.json" || true)
+    mkdir -p "$BUILD/mindspore"
+    in_mindspore mindspore_calls.py --out "$out/mindspore.json" ${quick:+--rounds 5}
+    [ -n "$quick" ] || in_mindspore mindspore_threads.py --out "$out/mindspore_threads.json"
   else
     echo "skipped: mindspore_calls.py and mindspore_threads.py need MindSpore, which is not installed"
   fi
   say "in $out: operators.md, operators.svg and the figures as JSON"
+  [ ${#short[@]} -eq 0 ] || die "failed, or short of what they ask for: $(printf '%s; ' "${short[@]}")"
+}
+# A part of the benchmark: the others run whatever becomes of it.
+part() { "$PY" "bench/$1" "${@:2}" || short+=("$1 ${*:2}"); }
+in_mindspore() {
+  (cd "$BUILD/mindspore" && PYTHONPATH="$BUILD/python" GLOG_v=3 \
+    "$ROOT/.venv-mindspore/bin/python" "$ROOT/bench/$1" "${@:2}") || short+=("$1")
 }
 
 bench_llama() {

@@ -25,7 +25,7 @@ from opgraft import _core
 
 LIMIT = 1.10
 LEARNING = 20e-3  # seconds
-SHARED = 10e-6  # seconds: a shorter call is not shared between threads, and is mostly Python
+SHARED = 2e-6  # seconds: a shorter call is never shared between threads, and is mostly Python
 SIZES = [2**k for k in range(8, 24, 1)]  # elements of the first input
 
 
