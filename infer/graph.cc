@@ -20,32 +20,38 @@ std::string shape_text(const TensorType &t, const Symbols &symbols) {
 
 void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
   struct Bound {
-    std::string_view variable, by;  // by: the input it was taken from
+    std::string_view variable;
+    size_t by;  // the input it was taken from
     int32_t dtype;
   };
   std::vector<Bound> bound;
+  // Of inputs that share a name it tells which.
+  auto name_of = [&](size_t i) {
+    const size_t last = m.inputs.size() - 1;
+    const std::string &name = m.inputs[std::min(i, last)].name;
+    return m.inputs[std::min(i, last)].variadic ? fmt::format("{}[{}]", name, i - last) : name;
+  };
   for (size_t i = 0; i < dtypes.size(); ++i) {
     auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
     if (t.dtype.empty()) continue;  // any: a function made for MindSpore
-    std::string_view name = t.name;
     auto set = std::find_if(m.dtypes.begin(), m.dtypes.end(), [&](auto &d) { return d.first == t.dtype; });
     if (set == m.dtypes.end()) {
       if (dtypes[i] != dtype_from_name(t.dtype))
         throw Error(OPGRAFT_INVALID_TYPE,
-                    fmt::format("{}: {}.dtype must be {}, got {}", m.name, name, t.dtype, dtype_name(dtypes[i])));
+                    fmt::format("{}: {}.dtype must be {}, got {}", m.name, name_of(i), t.dtype, dtype_name(dtypes[i])));
       continue;
     }
     if (std::find(set->second.begin(), set->second.end(), dtypes[i]) == set->second.end()) {
       std::string names;
       for (int32_t d : set->second) names += (names.empty() ? "" : ", ") + std::string(dtype_name(d));
-      throw Error(OPGRAFT_INVALID_TYPE,
-                  fmt::format("{}: {}.dtype must be one of {}, got {}", m.name, name, names, dtype_name(dtypes[i])));
+      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must be one of {}, got {}", m.name, name_of(i), names,
+                                                    dtype_name(dtypes[i])));
     }
     auto seen = std::find_if(bound.begin(), bound.end(), [&](auto &b) { return b.variable == t.dtype; });
-    if (seen == bound.end()) bound.push_back({t.dtype, name, dtypes[i]});
+    if (seen == bound.end()) bound.push_back({t.dtype, i, dtypes[i]});
     else if (seen->dtype != dtypes[i])
-      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must equal {}.dtype {}, got {}", m.name, name,
-                                                    seen->by, dtype_name(seen->dtype), dtype_name(dtypes[i])));
+      throw Error(OPGRAFT_INVALID_TYPE, fmt::format("{}: {}.dtype must equal {}.dtype {}, got {}", m.name, name_of(i),
+                                                    name_of(seen->by), dtype_name(seen->dtype), dtype_name(dtypes[i])));
   }
 }
 

@@ -164,7 +164,10 @@ std::string encode_none(const std::string &name) { return without_value(name, kN
 std::string encode_monad(const std::string &name) { return without_value(name, kUmonad); }
 
 std::string encode_abstract(const std::vector<TensorType> &outputs, const std::string &ref_key) {
-  if (outputs.size() == 1) return outputs_attribute(outputs[0], "shape", ref_key);
+  return outputs.size() == 1 ? outputs_attribute(outputs[0], "shape", ref_key) : encode_tuple(outputs);
+}
+
+std::string encode_tuple(const std::vector<TensorType> &outputs) {
   std::string out;
   pbf_writer w(out);
   w.add_string(1, "shape");

@@ -42,5 +42,7 @@ std::string encode_none(const std::string &name);
 std::string encode_monad(const std::string &name);
 // The abstract of a node with these outputs, as its attribute `shape`. `ref_key`: the output is this Parameter.
 std::string encode_abstract(const std::vector<TensorType> &outputs, const std::string &ref_key = "");
+// Where the outputs are a tuple, be it of one.
+std::string encode_tuple(const std::vector<TensorType> &outputs);
 
 }  // namespace opgraft::mindir

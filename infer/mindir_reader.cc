@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <map>
 #include <protozero/exception.hpp>
 #include <set>
@@ -12,6 +13,7 @@
 #include "infer/mindir_items.h"
 #include "infer/mindir_nodes.h"
 #include "infer/mindir_operands.h"
+#include "infer/mindir_views.h"
 #include "infer/passes/subgraph.h"
 
 namespace opgraft {
@@ -240,6 +242,8 @@ class Reader {
   size_t apply(const std::string &op, const std::string &name, std::vector<size_t> operands, Primitive &primitive,
                const NodeProto &proto, Moment moment) {
     const bool custom = op == "Custom";
+    if (is_view(op))
+      return results(add_view(op, name, operands, items_, *graph_, registry_), name, moment.past, gives_parts(op));
     const Literals trailing = custom ? take_trailing(items_, operands, primitive.attrs) : Literals();
     const Literals &attrs = trailing.empty() ? primitive.attrs : trailing;
     CustomNode found;
@@ -282,7 +286,16 @@ class Reader {
           if (!key.empty() && key == graph_->value(v).name) outputs[i] = v;
       }
     }
-    return results(outputs, name, moment.past);
+    return results(outputs, name, moment.past, !custom && m.outputs.back().variadic && !gives_tensor(proto));
+  }
+
+  // One output of a primitive that may have several is a tuple, but where its abstract is a tensor's, as opgraft wrote
+  // it once.
+  static bool gives_tensor(const NodeProto &n) {
+    return std::ranges::any_of(n.attributes, [](auto bytes) {
+      const AttributeProto a = parse_attribute(bytes);
+      return a.name == "shape" && a.type == kTensors && a.tensors.size() == 1;
+    });
   }
 
   // The Parameters and inputs that the node updates in place, where it may.
@@ -309,10 +322,10 @@ class Reader {
     return out;
   }
 
-  size_t results(const std::vector<ValueId> &outputs, const std::string &name, const Past &past) {
+  size_t results(const std::vector<ValueId> &outputs, const std::string &name, const Past &past, bool tuple = false) {
     std::vector<size_t> each;
     for (ValueId v : outputs) each.push_back(items_.later(items_.value(v), past));
-    return each.size() == 1 ? each[0] : items_.tuple(std::move(each), name);
+    return each.size() == 1 && !tuple ? each[0] : items_.tuple(std::move(each), name);
   }
 
   // What a grafted node replaced; null where the file does not say.

@@ -112,24 +112,29 @@ class Writer {
     return it->second = file_.constant(v.name, attribute);
   }
 
+  // Whether MindSpore's primitive gives a tuple: of what may be several outputs, here perhaps one.
+  static bool gives_tuple(const Node &n, bool custom) {
+    return n.outputs.size() != 1 || (!custom && n.impl->manifest.outputs.back().variadic);
+  }
+
   // The abstract of a node's outputs; none for shapes, which are tuples in MindSpore.
-  std::string shapes(const Node &n) {
+  std::string shapes(const Node &n, bool tuple) {
     std::vector<TensorType> types;
     for (ValueId id : n.outputs) {
       if (graph_.value(id).known) return "";
       types.push_back(graph_.value(id).type);
     }
-    return encode_abstract(types);
+    return tuple ? encode_tuple(types) : encode_abstract(types);
   }
 
   void node(const Node &n) {
     const std::vector<size_t> updated = updates(n);
-    std::string wire = file_.unique(n.name), shape = shapes(n);
+    const bool custom = is_custom(graph_, n), tuple = gives_tuple(n, custom);
+    std::string wire = file_.unique(n.name), shape = shapes(n, tuple);
     std::vector<std::string> attributes, operands;
     std::string op = n.op;
     const Manifest &m = n.impl->manifest;
     std::set<std::string> placed;
-    const bool custom = is_custom(graph_, n);
     if (custom) {
       op = "Custom";
       const bool function = !n.impl->function.empty();  // its name here means nothing elsewhere
@@ -168,7 +173,7 @@ class Writer {
     }
     file_.add(wire, n.name, file_.primitive(op, attributes), operands, shape);
     order_.added(n, updated, wire);
-    if (n.outputs.size() == 1) {
+    if (!tuple) {
       if (!updated.empty() && !custom && used_.count(n.outputs[0]))
         wire = order_.copy(wire, graph_.value(n.outputs[0]).type);
       wire_[n.outputs[0]] = wire;

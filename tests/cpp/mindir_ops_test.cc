@@ -79,6 +79,21 @@ TEST_F(MindirOps, ManyInputsAndManyOutputs) {
   round_trip({floats({2, 6}), floats({2, 6}, 9)});
 }
 
+// Of one output MindSpore's primitives give a tuple, a Custom a tensor. A vector of int64 may be a shape, whose
+// elements are numbers.
+TEST_F(MindirOps, OneOutputOfWhatMayBeSeveral) {
+  ValueId x = input("x", {1, 3}, OPGRAFT_INT64);
+  ValueId row = one(*g, "Unstack", {x}, {{"axis", int64_t(0)}, {"num", int64_t(1)}});
+  output("row", row);
+  output("twice", one(*g, "Add", {row, row}));
+  output("whole", one(*g, "Split", {row}, {{"output_num", int64_t(1)}}));
+  output("pinned", one(*g, "Split@1.0.0", {row}, {{"output_num", int64_t(1)}}));
+  Tensor t(OPGRAFT_INT64, {1, 3});
+  for (int64_t i = 0; i < 3; ++i) t.data<int64_t>()[i] = 7 - i;
+  auto back = round_trip({t});
+  EXPECT_EQ(back->value(back->outputs[0]).type.dims, (Shape{3}));
+}
+
 TEST_F(MindirOps, ShapesThatAreComputed) {
   int64_t b = g->symbols.fresh("b"), t = g->symbols.fresh("t");
   ValueId x = input("x", {b, t, 12});
