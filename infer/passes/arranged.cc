@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <optional>
 
 #include "infer/passes/pattern.h"
 #include "infer/session.h"
@@ -10,6 +11,15 @@ namespace opgraft::passes {
 namespace {
 
 constexpr int64_t kMostElements = int64_t(1) << 25;  // that are numbered
+constexpr int kMostMoves = 16;                       // one after another
+constexpr size_t kMostMet = 256;                     // values that what is looked for is among
+
+bool moves(const Node &n) { return n.impl->manifest.moves_values && !n.inputs.empty(); }
+// An input that says where the elements go; the first one holds them.
+bool says_where(const Graph &g, const Node &n, size_t input) {
+  const Value &x = g.value(n.inputs[input]);
+  return input > 0 && (x.kind == Value::kConstant || x.known);
+}
 
 class Arranged {
  public:
@@ -34,9 +44,9 @@ class Arranged {
       return t;
     }
     if (auto it = met_.find(v); it != met_.end()) return it->second;
-    if (x.kind != Value::kResult || depth > 16) return {};
+    if (x.kind != Value::kResult || depth > kMostMoves) return {};
     const Node &n = g_.node(x.producer);
-    if (!n.impl->manifest.moves_values || n.inputs.empty()) return {};
+    if (!moves(n)) return {};
     std::vector<Tensor> in;
     for (size_t i = 0; i < n.inputs.size(); ++i) {
       const Value &input = g_.value(n.inputs[i]);
@@ -60,40 +70,82 @@ class Arranged {
   std::map<ValueId, Tensor> met_;  // what several take is followed once
 };
 
-bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
-  const TensorType &a = g.value(of).type, &x = g.value(from).type;
-  const size_t rank = x.dims.size();
-  const int64_t axis = s.index < 0 ? s.index + int64_t(rank) : s.index;
-  if (!a.ranked || !x.ranked || axis < 0 || axis >= int64_t(rank)) return false;
-  Shape dims = a.dims;
-  if (dims.size() + 1 == rank) dims.insert(dims.begin() + axis, 1);  // one element, its dimension dropped
-  if (dims.size() != rank) return false;
-  for (size_t k = 0; k < rank; ++k)
-    if (int64_t(k) != axis && (dims[k] != x.dims[k] || x.dims[k] == -1)) return false;
-  const int64_t whole = x.dims[size_t(axis)], part = dims[size_t(axis)];
-  if (whole < 1 || part < 1) return false;
+// The axis of x from the front, how long x is along it, and what is made of it.
+struct Lengths {
+  size_t axis;
+  int64_t whole, part;
+};
+
+// Nothing where the shapes alone say that `a` cannot be made of x as the condition says.
+std::optional<Lengths> lengths(const TensorType &a, const TensorType &x, const Pattern::Setting &s) {
   using Kind = Pattern::Setting;
-  const bool ends = s.kind == Kind::kFirst || s.kind == Kind::kLast, repeats = s.kind == Kind::kRepeats;
-  if (ends ? part > whole : repeats ? part % whole != 0 : part * s.count != whole) return false;
+  const size_t rank = x.dims.size();
+  const int64_t from_front = s.index < 0 ? s.index + int64_t(rank) : s.index;
+  if (!a.ranked || !x.ranked || from_front < 0 || from_front >= int64_t(rank)) return std::nullopt;
+  const size_t axis = size_t(from_front);
+  Shape dims = a.dims;
+  const bool repeats = s.kind == Kind::kRepeats;
+  if (repeats && dims.size() == rank + 1) {  // the copies in a dimension of their own
+    if (dims[axis] < 0 || dims[axis + 1] < 0) return std::nullopt;
+    dims[axis] *= dims[axis + 1];
+    dims.erase(dims.begin() + from_front + 1);
+  }
+  if (!repeats && dims.size() + 1 == rank)
+    dims.insert(dims.begin() + from_front, 1);  // one element, its dimension dropped
+  if (dims.size() != rank) return std::nullopt;
+  for (size_t k = 0; k < rank; ++k)
+    if (k != axis && (dims[k] != x.dims[k] || x.dims[k] == -1)) return std::nullopt;
+  const int64_t whole = x.dims[axis], part = dims[axis];
+  if (whole < 1 || part < 1) return std::nullopt;
+  const bool ends = s.kind == Kind::kFirst || s.kind == Kind::kLast;
+  if (ends ? part > whole : repeats ? part % whole != 0 : part * s.count != whole) return std::nullopt;
+  return Lengths{axis, whole, part};
+}
+
+bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
+  const TensorType &x = g.value(from).type;
+  const auto fit = lengths(g.value(of).type, x, s);
+  if (!fit) return false;
+  const auto [axis, whole, part] = *fit;
   Arranged numbers(g);
   const Tensor got = numbers.follow(of, from);
   if (!got) return false;
+  using Kind = Pattern::Setting;
   int64_t outer = 1, inner = 1;
-  for (size_t k = 0; k < rank; ++k)
-    (int64_t(k) < axis ? outer : inner) *= int64_t(k) == axis ? 1 : numbers.number(x.dims[k]);
+  for (size_t k = 0; k < x.dims.size(); ++k) (k < axis ? outer : inner) *= k == axis ? 1 : numbers.number(x.dims[k]);
   if (got.size() != outer * part * inner) return false;
   const int32_t *at = got.data<int32_t>();
   for (int64_t o = 0; o < outer; ++o)
     for (int64_t p = 0; p < part; ++p) {
-      const int64_t source = s.kind == Kind::kFirst  ? p
-                             : s.kind == Kind::kLast ? whole - part + p
-                             : repeats               ? p / (part / whole)
-                             : s.kind == Kind::kPart ? s.part * part + p
-                                                     : p * s.count + s.part;
+      const int64_t source = s.kind == Kind::kFirst     ? p
+                             : s.kind == Kind::kLast    ? whole - part + p
+                             : s.kind == Kind::kRepeats ? p / (part / whole)
+                             : s.kind == Kind::kPart    ? s.part * part + p
+                                                        : p * s.count + s.part;
       for (int64_t i = 0; i < inner; ++i)
         if (*at++ != int32_t((o * whole + source) * inner + i)) return false;
     }
   return true;
+}
+
+bool holds(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
+  try {
+    return arranged(g, of, from, s);
+  } catch (const std::exception &) {
+    return false;  // an operator that refuses the sizes that stand for open ones says nothing
+  }
+}
+
+// The nodes that make `of` of `from`.
+void add_between(const Graph &g, ValueId of, ValueId from, std::vector<NodeId> &nodes) {
+  const Value &v = g.value(of);
+  if (of == from || v.kind != Value::kResult) return;
+  if (std::find(nodes.begin(), nodes.end(), v.producer) != nodes.end()) return;
+  const Node &n = g.node(v.producer);
+  if (!moves(n)) return;
+  nodes.push_back(v.producer);
+  for (size_t k = 0; k < n.inputs.size(); ++k)
+    if (!says_where(g, n, k)) add_between(g, n.inputs[k], from, nodes);
 }
 
 // NaN of a dtype that has no product.
@@ -135,14 +187,52 @@ bool turns(const Value &v, bool pairs, bool back) {
   return true;
 }
 
-void check_arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
-  bool holds = false;
-  try {
-    holds = arranged(g, of, from, s);
-  } catch (const std::exception &) {
-    // An operator that refuses the sizes that stand for open ones says nothing.
+bool find_sources(const Graph &g, const Pattern &pattern, Match &m) {
+  for (auto &s : pattern.settings) {
+    if (!pattern.sought(s) || m.values.count(s.other)) continue;
+    ValueId of = kNone;
+    if (auto it = m.values.find(s.name); it != m.values.end()) of = it->second;
+    else if (auto label = pattern.labels.find(s.name); label != pattern.labels.end())
+      of = g.node(m.nodes[size_t(label->second.node)]).outputs[size_t(label->second.output)];
+    if (of == kNone) return false;
+    const TensorType &type = g.value(of).type;
+    std::vector<ValueId> met{of};
+    std::vector<std::pair<int64_t, ValueId>> fitting;  // and how long they are
+    for (size_t i = 0; i < met.size() && i < kMostMet; ++i) {
+      const Value &v = g.value(met[i]);
+      const auto fit = i > 0 ? lengths(type, v.type, s) : std::nullopt;
+      if (fit && (fit->part != fit->whole || v.type.dims.size() != type.dims.size()))
+        fitting.push_back({fit->whole, met[i]});
+      if (v.kind != Value::kResult || !moves(g.node(v.producer))) continue;
+      const Node &n = g.node(v.producer);
+      for (size_t k = 0; k < n.inputs.size(); ++k)
+        if (!says_where(g, n, k) && std::find(met.begin(), met.end(), n.inputs[k]) == met.end())
+          met.push_back(n.inputs[k]);
+    }
+    if (fitting.empty()) return false;
+    // The smallest that it is made of. One alone is asked later, when all else is known to fit.
+    std::stable_sort(fitting.begin(), fitting.end(), [](auto &a, auto &b) { return a.first < b.first; });
+    ValueId &from = m.values[s.other] = fitting[0].second;
+    for (size_t i = 0; i < fitting.size() && fitting.size() > 1; ++i)
+      if (holds(g, of, fitting[i].second, s)) {
+        from = fitting[i].second;
+        break;
+      }
+    add_between(g, of, from, m.nodes);
   }
-  if (!holds) throw Error(OPGRAFT_INVALID_VALUE, "the pattern's " + s.text() + " does not hold");
+  return true;
+}
+
+bool Pattern::sought(const Setting &s) const {
+  const auto takes = [&](const Call &c) {
+    return std::any_of(c.args.begin(), c.args.end(),
+                       [&](const Arg &a) { return a.kind == Arg::kVariable && a.name == s.other; });
+  };
+  return s.arranged() && !labels.count(s.other) && std::none_of(calls.begin(), calls.end(), takes);
+}
+
+void check_arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
+  if (!holds(g, of, from, s)) throw Error(OPGRAFT_INVALID_VALUE, "the pattern's " + s.text() + " does not hold");
 }
 
 }  // namespace opgraft::passes

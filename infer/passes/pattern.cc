@@ -189,12 +189,25 @@ class Matcher {
           // A bare word is a string literal where the attribute is a string and the op has no such attribute.
           if (std::holds_alternative<std::string>(it->second) && !(target_ && target_->attr(want.name))) {
             if (std::get<std::string>(it->second) != want.name) return false;
-          } else if (!bind(want.name, it->second)) {
+          } else if (!bind_attr(n, name, want.name, it->second)) {
             return false;
           }
       }
     }
     return true;
+  }
+
+  // What an attribute of the node says, for one of the op: a list of one number where that is a number, as the axis of
+  // a reduction; and where it was bound before, an axis that is the same one of the node counted from the other end.
+  bool bind_attr(const Node &n, const std::string &name, const std::string &as, AttrValue value) {
+    auto *declared = target_ ? target_->attr(as) : nullptr;
+    if (auto *list = std::get_if<std::vector<int64_t>>(&value);
+        list && declared && declared->kind == OPGRAFT_ATTR_INT) {
+      if (list->size() != 1) return false;
+      value = int64_t(list->front());
+    }
+    auto [it, added] = m_.attrs.emplace(as, value);
+    return added || same(it->second, value) || same(from_front(n, name, it->second), from_front(n, name, value));
   }
 
   // An axis of the node counted from the front: on three dimensions -1 is 2.

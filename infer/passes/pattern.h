@@ -8,15 +8,19 @@
 //            | Primitive "(" arg "*" { "," attr "=" want } ")"   of any number of inputs, all of them this one
 //   arg     := name [output] | number | "_" | call [output]
 //   output  := "[" i "]", of several
-//   want    := literal | "_" | name of an attribute of the op
-//   setting := attr "=" literal | attr "=" name | attr "=" "1/" name | attr "=" name "*" name
+//   want    := literal | "_" | name of an attribute of the op; where that is a number, of a list of one as well
+//   setting := attr "=" literal | attr "=" name | attr "=" "1/" name [ "/" name ] | attr "=" name "*" name
 //            | attr "=" "dim(" name "," i ")"
 //            | "rank(" name ")=" n | "dim(" name "," i ")=dim(" name "," j ")", conditions
+//            | "dim(" name "," i ")=" n                 this dimension is the number
 //            | "part(" a "," x "," axis ")=" i "/" n    a is the i-th of n equal parts of x along the axis
 //            | "every(" a "," x "," axis ")=" i "/" n   a is the elements i, i + n, i + 2n, ... of x
 //            | "first(" a "," x "," axis ")"            a is the first elements of x along the axis, however many
 //            | "last(" a "," x "," axis ")"             a is the last ones
-//            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another
+//            | "repeats(" a "," x "," axis ")"          a is x with each element several times, one after another, or
+//                                                       in a dimension of their own behind the axis
+//                                                       of these five an x that no call takes is looked for, among
+//                                                       what a is made of by operators that only move values
 //            | "shared(" label ")"                      others may use it as well: then it stays for them
 //            | "dtype(" name ")=" dtype { "/" dtype }   one of these
 //            | "shape(" name ")=shape(" name ")"        as far as they are known
@@ -80,6 +84,7 @@ struct Pattern {
       kDtype,
       kSameShape,
       kDensity,
+      kSize,
       kRow,
       kRows,
       kColumns,
@@ -98,9 +103,9 @@ struct Pattern {
     std::string attr, name;
     AttrValue literal;    // kDtype: their numbers; kDensity: the share
     int64_t index = 0;    // of a dimension; kRows, kColumns: the least number
-    std::string other{};  // kSameDim, kSameShape, kProduct, kCount
+    std::string other{};  // kSameDim, kSameShape, kProduct, kInverse, kCount
     int64_t other_index = 0;
-    int64_t part = 0, count = 0;  // kPart, kEvery
+    int64_t part = 0, count = 0;  // kPart, kEvery; kSize
     bool inverse = false;         // kCount; kTurns: the other way round
     bool pairs = false;           // kTurns
     bool any_axis = false;        // kAlong
@@ -114,7 +119,8 @@ struct Pattern {
   std::vector<Setting> settings;
   std::map<std::string, Arg> labels;
   bool late = false;
-  bool siblings() const;  // whether the first result does not lead to every other
+  bool siblings() const;                // whether the first result does not lead to every other
+  bool sought(const Setting &s) const;  // whether what its value is made of is not matched, but looked for
 };
 
 // Throws Error naming `origin` and what was expected where.
@@ -138,7 +144,7 @@ enum class Fit {
 Pattern pattern_of(const Graph &graph, Fit fit = Fit::kGiven);
 
 struct Match {
-  std::vector<NodeId> nodes;               // by call
+  std::vector<NodeId> nodes;               // by call; behind them those that lead to what is looked for
   std::map<std::string, ValueId> values;   // variable -> value
   std::map<std::string, AttrValue> attrs;  // attribute name -> value bound
   std::vector<ValueId> results;
@@ -149,6 +155,9 @@ using Users = std::vector<std::vector<NodeId>>;  // by value, as Graph::users gi
 // bind scalar constants or attributes; all other names bind values.
 bool match(const Graph &graph, const Users &users, const Pattern &pattern, const Manifest *target, NodeId root,
            Match &out);
+// Binds what conditions look for: the smallest value of a shape that fits. The nodes that lead from it become part of
+// the match; whether they move the elements so is asked after that: see check_arranged.
+bool find_sources(const Graph &graph, const Pattern &pattern, Match &m);
 // Whether ranks, dtypes, shapes, densities and masks are what the pattern asks for. Where not, it is meant for other
 // graphs: no more is said than of what does not match.
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m);

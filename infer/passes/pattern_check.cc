@@ -96,24 +96,27 @@ class Checker {
   }
 
   void settings() {
+    const auto is_value = [&](const std::string &name) { return values_.count(name) || p_.labels.count(name); };
+    for (auto &s : p_.settings)
+      if (p_.sought(s) && is_value(s.name) && op_.input_index(s.other) >= 0) values_.insert(s.other);
     for (auto &s : p_.settings) {
       using Kind = Pattern::Setting;
-      auto is_value = [&](const std::string &name) { return values_.count(name) || p_.labels.count(name); };
       bool value = is_value(s.name), attr = attrs_.count(s.name);
       auto *declared = op_.attr(s.attr);
       if (!s.condition() && !declared)
         fail(fmt::format("-> {}= must be one of {}", s.attr, names("the op's attributes", op_.attrs)));
       bool fits = s.kind == Kind::kLiteral ||
                   (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
-                  (s.kind == Kind::kInverse && (attr || value)) ||
-                  (s.kind == Kind::kProduct && (attr || value) && (attrs_.count(s.other) || is_value(s.other))) ||
+                  (s.kind == Kind::kInverse && (attr || value) && s.other.empty()) ||
+                  ((s.kind == Kind::kProduct || s.kind == Kind::kInverse) && (attr || value) &&
+                   (attrs_.count(s.other) || is_value(s.other))) ||
                   ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value &&
                    (s.other.empty() || is_value(s.other))) ||
                   (s.kind == Kind::kShared && p_.labels.count(s.name)) ||
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)
         fail(fmt::format("-> {}: {} must be {} that the pattern names",
-                         s.arranged() || s.kind == Kind::kShared || (s.kind >= Kind::kRow && s.silent()) ? s.text()
+                         s.arranged() || s.kind == Kind::kShared || (s.kind >= Kind::kSize && s.silent()) ? s.text()
                          : s.kind == Kind::kRank      ? "rank(" + s.name + ")"
                          : s.kind == Kind::kDtype     ? "dtype(" + s.name + ")"
                          : s.kind == Kind::kDensity   ? "density(" + s.name + ")"
@@ -128,11 +131,12 @@ class Checker {
   }
 
   void bound() const {
-    // One that others follow becomes a tensor without elements, of a dtype that must be known.
+    // One that others follow becomes a tensor without elements, of a dtype that must be known: see no_elements.
     const auto known = [&](const ManifestTensor &t) {
-      return dtype_from_name(t.dtype) || std::any_of(op_.inputs.begin(), op_.inputs.end(), [&](auto &other) {
-               return other.dtype == t.dtype && values_.count(other.name);
-             });
+      const auto is_its = [&](auto &variable) { return variable.first == t.dtype; };
+      return dtype_from_name(t.dtype) || std::any_of(op_.dtypes.begin(), op_.dtypes.end(), is_its) ||
+             std::any_of(op_.inputs.begin(), op_.inputs.end(),
+                         [&](auto &other) { return other.dtype == t.dtype && values_.count(other.name); });
     };
     std::string missing;
     for (auto &t : op_.inputs) {

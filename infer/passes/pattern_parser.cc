@@ -212,6 +212,7 @@ class Parser {
       at_ += 2;
       s.kind = Pattern::Setting::kInverse;
       s.name = word();
+      if (peek() == '/' && (++at_, s.other = word()).empty()) fail("a name");
     } else if (s_.compare(at_, 4, "dim(") == 0) {
       at_ += 3;
       s.kind = Pattern::Setting::kDim;
@@ -255,9 +256,11 @@ class Parser {
     s.kind = Pattern::Setting::kSameDim;
     dimension(s.name, s.index);
     skip(false);
-    if (s_.compare(at_, 4, "=dim") != 0) fail("=dim(name, index)");
-    at_ += 4;
-    dimension(s.other, s.other_index);
+    const bool same = s_.compare(at_, 4, "=dim") == 0;
+    if (peek() != '=') fail("=dim(name, index) or a number");
+    at_ += same ? 4 : 1;
+    if (same) dimension(s.other, s.other_index);
+    else s.kind = Pattern::Setting::kSize, s.count = whole("dim(name, index) or a number");
     p_.settings.push_back(std::move(s));
   }
   // (a), (a)>=n, (a)=halves, (a, x), (a, x, axis) or (a, x, axis)=i/n
@@ -382,6 +385,7 @@ class Parser {
 }  // namespace
 
 std::string Pattern::Setting::text() const {
+  if (kind == kSize) return fmt::format("dim({}, {})={}", name, index, count);
   std::string s = fmt::format("{}({}", condition_name(kind), name);
   if (kind == kCount) return fmt::format("{})={}{}", s, inverse ? "1/" : "", other);
   if (kind == kTurns) return fmt::format("{})={}{}", s, inverse ? "-" : "", pairs ? "pairs" : "halves");

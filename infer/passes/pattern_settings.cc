@@ -95,19 +95,13 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
       if (declared && declared->kind == OPGRAFT_ATTR_STRING) return s.name;
       throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is not bound", s.name));
     }
-    case Pattern::Setting::kInverse: {
-      if (attr != m.attrs.end()) return 1.0 / number(attr->second);
-      const Value &v = g.value(bound(g, pattern, m, s.name));
-      if (v.kind != Value::kConstant || v.constant.size() != 1 || v.constant.dtype() != OPGRAFT_FLOAT32)
-        throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", s.name));
-      return 1.0 / double(*v.constant.data<float>());
-    }
+    case Pattern::Setting::kInverse:
     case Pattern::Setting::kProduct: {
       double a = 1, b = 1;
       for (auto &[name, to] : {std::pair(s.name, &a), std::pair(s.other, &b)})
-        if (!number_of(g, pattern, m, name, *to))
+        if (!name.empty() && !number_of(g, pattern, m, name, *to))
           throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", name));
-      return a * b;
+      return s.kind == Pattern::Setting::kProduct ? a * b : 1.0 / a / b;
     }
     default: {
       const int64_t d = dimension(g, pattern, m, s.name, s.index);
@@ -122,7 +116,7 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
 
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
   return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
-    if (double x; s.kind == Pattern::Setting::kProduct)
+    if (double x; !s.condition() && !s.other.empty())
       return number_of(graph, pattern, m, s.name, x) && number_of(graph, pattern, m, s.other, x);
     if (!s.silent() && s.kind != Pattern::Setting::kRank) return true;
     const Value &v = graph.value(bound(graph, pattern, m, s.name));
@@ -138,6 +132,7 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
     if (s.kind == Pattern::Setting::kFixed) return fixed(graph, bound(graph, pattern, m, s.name));
     if (s.kind == Pattern::Setting::kAlong)
       return along(v.type, graph.value(bound(graph, pattern, m, s.other)).type, s);
+    if (s.kind == Pattern::Setting::kSize) return dimension(graph, pattern, m, s.name, s.index) == s.count;
     if (s.kind == Pattern::Setting::kRow) {
       const std::span<const int64_t> dims = v.type.dims;
       return !dims.empty() && element_count(dims.first(dims.size() - 1)) == 1;

@@ -76,7 +76,10 @@ std::vector<Rule> rules_of(const Registry &registry) {
     if (registry.resolve(op->name()) != op) continue;  // an older version
     for (auto &[program, parsed] : patterns_of(*op, registry)) {
       const Pattern &p = *parsed;
-      all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, p.calls.size()});
+      // What is looked for may lie behind several calls: where it is there, other patterns match better without these.
+      const auto sought = std::count_if(p.settings.begin(), p.settings.end(), [&](auto &s) { return p.sought(s); });
+      const size_t size = p.calls.size() + 16 * size_t(sought);
+      all.push_back({{op->spec(), op->spec(), program, nullptr, nullptr}, op->name(), {}, size});
       all.back().rule.parsed = parsed;
       all.back().constants = std::any_of(p.settings.begin(), p.settings.end(), [](auto &s) {
         return s.kind == Pattern::Setting::kDensity || s.kind == Pattern::Setting::kTurns;

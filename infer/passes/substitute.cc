@@ -74,7 +74,7 @@ class Substituter {
       Match m;
       if (!match(g_, users_, pattern, op ? &op->manifest : nullptr, root, m)) continue;
       if (rule.trace_pattern && !match_traced(rule, root, m)) continue;
-      if (!applies(g_, pattern, m)) continue;
+      if (!find_sources(g_, pattern, m) || !applies(g_, pattern, m)) continue;
       std::string node = g_.node(root).name;
       auto left = [&](const std::string &why) {
         if (reported_.insert({rule.name, node, why}).second) report_.left.push_back({rule.name, node, why});
@@ -197,12 +197,14 @@ class Substituter {
     return true;
   }
 
-  // In place of an input that a pattern does not name; its dtype is known: see op_pattern.
+  // In place of an input that a pattern does not name; its own dtype, that of one that shares it, or its first.
   ValueId no_elements(const Manifest &op, size_t input, const Match &m) {
     int32_t dtype = dtype_from_name(op.inputs[input].dtype);
     for (auto &t : op.inputs)
       if (auto it = m.values.find(t.name); !dtype && t.dtype == op.inputs[input].dtype && it != m.values.end())
         dtype = g_.value(it->second).type.dtype;
+    for (auto &[variable, may_be] : op.dtypes)
+      if (!dtype && variable == op.inputs[input].dtype) dtype = may_be.front();
     return g_.add_constant(Tensor(dtype, {0}));
   }
 
@@ -335,9 +337,13 @@ class Substituter {
   void keep_sides(Swap &swap, const Match &m, const std::vector<NodeId> &made, const std::vector<ValueId> &outputs,
                   std::vector<ValueId> inputs, std::shared_ptr<const Graph> was) {
     size_t taken = inputs.size();
-    for (auto &[name, v] : m.values)
-      if (g_.value(v).kind != Value::kConstant && std::find(inputs.begin(), inputs.end(), v) == inputs.end())
+    for (auto &[name, v] : m.values) {
+      const Value &x = g_.value(v);
+      const bool inside =
+          x.kind == Value::kResult && std::find(m.nodes.begin(), m.nodes.end(), x.producer) != m.nodes.end();
+      if (x.kind != Value::kConstant && !inside && std::find(inputs.begin(), inputs.end(), v) == inputs.end())
         inputs.push_back(v);
+    }
     for (ValueId v : inputs) swap.inputs.push_back(origin(v));
     // A value made by a larger replacement has none to compare with; the whole models are compared all the same.
     if (std::any_of(swap.inputs.begin(), swap.inputs.end(), [&](ValueId v) { return v >= first_new_; })) return;

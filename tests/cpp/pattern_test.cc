@@ -27,14 +27,22 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
     }
   };
   for (const char *right :
-       {"Mul(x, Rsqrt(Add(gamma, epsilon)))", "Mul(Mul(x, _), gamma)", "m = Neg(x)\nMul(m, Add(m, gamma))",
-        "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast", "Mul(Mul(x, a), Mul(gamma, epsilon)) -> epsilon=a*epsilon",
-        "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2", "GeLU(Mul(x, gamma), approximate=tanh)",
-        "Softmax(Mul(x, gamma), axis=a) -> epsilon=a", "Add(Mul(x, gamma), bias)",
+       {"Mul(x, Rsqrt(Add(gamma, epsilon)))",
+        "Mul(Mul(x, _), gamma)",
+        "m = Neg(x)\nMul(m, Add(m, gamma))",
+        "Mul(x, Div(gamma, c)) -> epsilon=1/c, mode=fast",
+        "Mul(Mul(x, a), Mul(gamma, epsilon)) -> epsilon=a*epsilon",
+        "Mul(x, gamma) -> epsilon=dim(x, -1), rank(x)=2",
+        "GeLU(Mul(x, gamma), approximate=tanh)",
+        "Softmax(Mul(x, gamma), axis=a) -> epsilon=a",
+        "Add(Mul(x, gamma), bias)",
         "s = Split(x, axis=-1, output_num=2)\nMul(s[1], gamma) -> part(gamma, x, -1)=0/2",
         "Mul(x, gamma) -> every(gamma, x, 1)=1/2, repeats(gamma, x, 0), first(x, gamma, -1), "
         "last(x, gamma, 0), causal(gamma)",
         "m = Neg(x)\nMul(m, gamma) -> shared(m)",
+        "Mul(x, r) -> repeats(r, gamma, 0), rank(gamma)=1",
+        "Mul(x, gamma) -> dim(x, 0)=1, dim(gamma, -1)=4",
+        "Mul(Div(x, a), Div(gamma, epsilon)) -> epsilon=1/a/epsilon",
         "m = Neg(x)\nMul(m, gamma) -> rows(m)>=8, columns(x) >= 32, open(gamma)",
         "Mul(x, Mul(gamma, c)) -> columns(x)=c, columns( gamma ) = 1/c",
         "Mul(x, gamma) -> along(gamma, x, 1), along( gamma , x ), along(x, gamma, -1), fixed(gamma)",
@@ -56,12 +64,16 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
       {"MatMul(x, gamma, transpose_b=tranpose)", "MatMul(transpose_b=) must be a value", false},
       {"Mul(x, gamma) -> eps=1", "-> eps= must be one of the op's attributes (epsilon, mode)", false},
       {"Mul(x, gamma) -> epsilon=1/c", "-> epsilon=: c must be a value", false},
+      {"Mul(x, Mul(gamma, c)) -> epsilon=1/c/z", "-> epsilon=: c must be a value", false},
       {"Mul(x, Mul(gamma, c)) -> epsilon=c*z", "-> epsilon=: c must be a value", false},
       {"Mul(x, gamma) -> rank(z)=2", "-> rank(z): z must be a value", false},
       {"Mul(x, gamma) -> dtype(z)=int8", "-> dtype(z): z must be a value", false},
       {"Mul(x, gamma) -> shape(x)=shape(z)", "-> shape(x)=shape(z): x must be a value", false},
       {"Mul(x, gamma) -> density(z)<0.1", "-> density(z): z must be a value", false},
       {"Mul(x, gamma) -> part(z, x, -1)=0/2", "-> part(z, x, -1)=0/2: z must be a value", false},
+      {"Mul(x, r) -> repeats(r, z, 0), dim(gamma, 0)=1", "-> repeats(r, z, 0): r must be a value", false},
+      {"Mul(x, _) -> repeats(r, gamma, 0)", "-> repeats(r, gamma, 0): r must be a value", false},
+      {"Mul(x, gamma) -> dim(z, 0)=1", "-> dim(z, 0)=1: z must be a value", false},
       {"Mul(x, gamma) -> shared(x)", "-> shared(x): x must be a label", false},
       {"Mul(x, gamma) -> causal(z)", "-> causal(z): z must be a value", false},
       {"Mul(x, gamma) -> rows(z)>=8", "-> rows(z)>=8: z must be a value", false},
@@ -83,6 +95,9 @@ TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {
     known.inputs[2].dtype = dtype;
     EXPECT_NO_THROW(op_pattern("Add(Mul(x, gamma), residual)", known, find_in(ops()), true)) << dtype;
   }
+  Manifest first = op;  // or of the first dtype that its variable may be
+  first.dtypes = {{"B", {OPGRAFT_FLOAT16, OPGRAFT_INT32}}};
+  EXPECT_NO_THROW(op_pattern("Add(Mul(x, gamma), residual)", first, find_in(ops()), true));
   for (auto &[program, what, strict] : wrong) {
     std::string got = cause(program, true);
     EXPECT_TRUE(got.starts_with("Norm@1.0.0: pattern " + quoted(program) + ": ")) << got;
@@ -138,6 +153,9 @@ TEST(Pattern, BrokenProgramsAreRefusedWithThePlace) {
                            "Mul(x) -> every(x, x, 1)=2/2",
                            "Mul(x) -> repeats(x, 1)",
                            "Mul(x) -> first(x, 1)",
+                           "Mul(x) -> a=1/x/",
+                           "Mul(x) -> dim(x, 0)=a",
+                           "Mul(x) -> dim(x, 0)<1",
                            "Mul(x) -> last(x, x)",
                            "Mul(x) -> causal()",
                            "Mul(x) -> row()",
@@ -202,6 +220,35 @@ TEST(Pattern, WhatLiesAlongAnAxisHasItsNumberOfElements) {
   EXPECT_FALSE(fits({2, 6}, {1, 6}, "along(a, x, 2)"));
 }
 
+// An axis of a reduction, a list, for an op's number; several calls may count the same one from either end.
+TEST(Pattern, AnAxisIsBoundAsANumber) {
+  Manifest op;
+  op.name = "Share";
+  op.inputs = {{"x", "T"}};
+  op.attrs = {{"axis", OPGRAFT_ATTR_INT, std::nullopt}};
+  using Axes = std::vector<int64_t>;
+  const auto bound = [&](Axes of_sum, Axes of_max, Shape x = {2, 3, 4}) -> int64_t {
+    Graph g("share");
+    const ValueId v = g.add_input("x", {OPGRAFT_FLOAT32, x, true});
+    const auto reduced = [&](const char *how, const Axes &axis) {
+      return one(g, how, {v}, {{"axis", axis}, {"keep_dims", true}});
+    };
+    g.outputs = {one(g, "Div", {reduced("ReduceSum", of_sum), reduced("ReduceMax", of_max)})};
+    const Pattern p = op_pattern("Div(ReduceSum(x, axis=axis), ReduceMax(x, axis=axis))", op, find_in(ops()), true);
+    Match m;
+    if (!match(g, g.users(), p, &op, g.value(g.outputs[0]).producer, m)) return 99;
+    return std::get<int64_t>(m.attrs.at("axis"));
+  };
+  EXPECT_EQ(bound({1}, {1}), 1);
+  EXPECT_EQ(bound({-1}, {-1}), -1);
+  EXPECT_EQ(bound({-1}, {2}), -1);
+  EXPECT_EQ(bound({0}, {-3}), 0);
+  EXPECT_EQ(bound({0}, {-3}, {2, 3, 4, 5}), 99);
+  EXPECT_EQ(bound({1}, {2}), 99);
+  EXPECT_EQ(bound({1, 2}, {1, 2}), 99);  // no number
+  EXPECT_EQ(bound({}, {}), 99);
+}
+
 TEST(Pattern, WhatIsFixedTakesNoInputOfTheModel) {
   Graph g("fixed");
   const ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {2, 6}, true});
@@ -248,6 +295,62 @@ TEST(Pattern, AMatrixThatTurnsIsOneOfItsFour) {
   EXPECT_FALSE(turns(matrix({}, {0, 0}), false, false));
   const ValueId input = g.add_input("x", g.value(g.add_constant(Tensor(OPGRAFT_FLOAT32, {4, 4}))).type);
   EXPECT_FALSE(turns(g.value(input), false, false));
+}
+
+// What a condition says a value is made of, and no call takes, is looked for: behind whatever moves values.
+TEST(Pattern, WhatIsMadeOfAValueIsLookedFor) {
+  const auto indices = [](std::vector<int32_t> of) {
+    Tensor t(OPGRAFT_INT32, {int64_t(of.size())});
+    std::copy(of.begin(), of.end(), t.data<int32_t>());
+    return t;
+  };
+  // Sub(x, what is made of k), whose rows are 3: the nodes that lead from k to it; -1: it is not found.
+  const auto between = [&](auto &&make, const char *rows = "", bool holds = true) {
+    Graph g("sought");
+    const ValueId x = g.add_input("x", {OPGRAFT_FLOAT32, {2, 6, 5}, true});
+    const ValueId k = g.add_input("k", {OPGRAFT_FLOAT32, {2, 3, 5}, true});
+    const ValueId y = one(g, "Sub", {x, make(g, k)});
+    const Pattern p = parse_pattern(std::string("Sub(x, r) -> repeats(r, k, 1)") + rows, "test");
+    Match m;
+    EXPECT_TRUE(match(g, g.users(), p, nullptr, g.value(y).producer, m));
+    if (!find_sources(g, p, m) || !applies(g, p, m)) return -1;
+    EXPECT_EQ(m.values.at("k"), k);
+    if (holds) EXPECT_NO_THROW(check_arranged(g, m.values.at("r"), k, p.settings[0]));
+    else EXPECT_THROW(check_arranged(g, m.values.at("r"), k, p.settings[0]), Error);
+    return int(m.nodes.size()) - 1;
+  };
+  const auto gather = [&](std::vector<int32_t> of) {
+    return [=](Graph &g, ValueId k) {
+      return one(g, "Gather", {k, g.add_constant(indices(of))}, {{"axis", int64_t(1)}});
+    };
+  };
+  EXPECT_EQ(between(gather({0, 0, 1, 1, 2, 2})), 1);
+  EXPECT_EQ(between(gather({0, 0, 1, 1, 2, 2}), ", dim(k, 1)=3"), 1);
+  EXPECT_EQ(between(gather({0, 0, 1, 1, 2, 2}), ", dim(k, 1)=6"), -1);
+  EXPECT_EQ(between(gather({0, 1, 2, 0, 1, 2}), "", false), 1);
+  const auto stacked = [](Graph &g, ValueId k) {
+    const ValueId s = one(g, "Stack", {k, k}, {{"axis", int64_t(2)}});
+    Tensor target(OPGRAFT_INT64, {3});
+    for (int64_t i = 0; i < 3; ++i) target.data<int64_t>()[i] = i == 0 ? 2 : i == 1 ? 6 : 5;
+    return one(g, "Reshape", {s, g.add_constant(target)});
+  };
+  EXPECT_EQ(between(stacked), 2);
+  EXPECT_EQ(between(
+                [](Graph &g, ValueId k) {
+                  return one(g, "Concat", {k, k}, {{"axis", int64_t(1)}});
+                },
+                "", false),
+            1);
+  // Of several whose shapes fit the smallest that it is made of: no piece of k is.
+  const auto pieces = [&](Graph &g, ValueId k) {
+    std::vector<ValueId> rows;
+    for (int32_t i = 0; i < 6; ++i) rows.push_back(gather({i / 2})(g, k));
+    return one(g, "Concat", rows, {{"axis", int64_t(1)}});
+  };
+  EXPECT_EQ(between(pieces), 7);
+  // Nothing moves what is computed, and what has the same shape is no repetition.
+  EXPECT_EQ(between([&](Graph &g, ValueId k) { return one(g, "Neg", {gather({0, 0, 1, 1, 2, 2})(g, k)}); }), -1);
+  EXPECT_EQ(between([](Graph &g, ValueId) { return g.add_constant(floats({2, 6, 5})); }), -1);
 }
 
 // A pattern that says it is late stands behind those of all others but siblings, whatever it is made of.
