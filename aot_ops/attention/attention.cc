@@ -105,22 +105,26 @@ int64_t check_heads(InferContext &c, const char *const names[3], Layout layout) 
   return heads;
 }
 
-// One mask of the scores [B, H, S, T].
-void check_mask(InferContext &c, int i, const char *name, std::span<const int64_t> scores) {
-  if (c.input(i).dtype() != OPGRAFT_BOOL) c.check_same_dtype(i, name, 0, "q");
+// One mask of the scores, [B, Hkv, G, S, T]: G of q's heads share one of k's.
+void check_mask(InferContext &c, int i, const char *name, const int64_t (&grouped)[5], int64_t heads) {
+  const int32_t dtype = c.input(i).dtype();
+  if (dtype != OPGRAFT_BOOL && dtype != OPGRAFT_FLOAT32) c.check_same_dtype(i, name, 0, "q");
+  const int64_t scores[] = {grouped[0], heads, grouped[3], grouped[4]};
   const auto shape = c.input(i).shape();
-  auto s = shape, full = scores;
+  std::span<const int64_t> s = shape, full = scores;
   // [1, n, h, s, t]: for the batches in turn.
   const bool turns = i == kMask2 && s.size() == 5 && s[0] == 1;
-  const int64_t of_one_head[] = {full[0], full[2], full[3]};  // [b, s, t]
-  if (s.size() == 3 && full[1] == 1 && s[0] != 1) full = of_one_head;
+  const int64_t of_one_head[] = {scores[0], scores[2], scores[3]};  // [b, s, t]
+  if (s.size() == 3 && heads == 1 && s[0] != 1) full = of_one_head;
+  if (s.size() == 5 && i == kMask) full = grouped;
+  const auto whole = full.size() == 5 ? full : scores;
   bool ok = s.size() <= full.size() || turns;
   if (turns) {
     ok = s[1] < 0 || full[0] < 0 || (s[1] > 0 && full[0] % s[1] == 0);
     s = s.last(3);
   }
   for (size_t a = 0; ok && a < s.size(); ++a) ok = s[a] == 1 || may_equal(s[a], full[full.size() - s.size() + a]);
-  c.check(ok, name, ".shape must broadcast to ", scores, ", got ", shape);
+  c.check(ok, name, ".shape must broadcast to ", whole, ", got ", shape);
 }
 
 void Infer(InferContext &c) {
@@ -128,11 +132,14 @@ void Infer(InferContext &c) {
   static constexpr const char *kNames[] = {"q", "k", "v"};
   const Layout layout = layout_of(c);
   const int64_t heads = check_heads(c, kNames, layout);
-  const int64_t full[] = {c.input(0).dim(0), heads, (*HeadsShape(c, 0, layout)).end()[-2],
-                          (*HeadsShape(c, 1, layout)).end()[-2]};
-  if (c.inputs() > kMask) check_mask(c, kMask, "mask", full);
+  const HeadsShape shapes[] = {{c, 0, layout}, {c, 1, layout}};
+  const auto q = *shapes[0], k = *shapes[1];
+  const int64_t row = layout == kPacked ? (q[2] < 0 ? -1 : q[2] / heads) : 1, theirs = k[layout == kPacked ? 2 : 1];
+  const int64_t shared = row > 0 && theirs > 0 ? theirs / row : -1;  // heads of k
+  const int64_t full[] = {q[0], shared, heads > 0 && shared > 0 ? heads / shared : -1, q.end()[-2], k.end()[-2]};
+  if (c.inputs() > kMask) check_mask(c, kMask, "mask", full, heads);
   if (c.inputs() > kMask2) {
-    check_mask(c, kMask2, "mask2", full);
+    check_mask(c, kMask2, "mask2", full, heads);
     c.check(c.input(kMask).dtype() != OPGRAFT_BOOL || c.input(kMask2).dtype() != OPGRAFT_BOOL,
             "mask2.dtype must not be bool where mask's is");
   }
@@ -152,18 +159,23 @@ int64_t splits(const Attention &g, int64_t keys) {
   return std::clamp<int64_t>((kUnits + units - 1) / units, 1, std::max<int64_t>(keys / kLeastKeys, 1));
 }
 
-Mask mask_of(const Arguments &c, int i, int64_t batches, int64_t heads) {
+Mask mask_of(const Arguments &c, int i, const Attention &g) {
   const auto input = c.input(i);
   const float factor = i == kMask ? float(c.attr_float("mask_scale", 1.0)) : 1.0f;
-  Mask m{input.raw(), {}, std::max<int64_t>(batches, 1), input.dtype() == OPGRAFT_BOOL, factor};
-  if (input.rank() == 5) m.batches = input.dim(1);
-  int64_t stride = 1;
-  for (int a = 1; a <= std::min(input.rank(), 4); ++a) {
+  const int32_t dtype = input.dtype();
+  const bool wide = dtype == OPGRAFT_FLOAT32 && c.input(0).dtype() != dtype;
+  Mask m{input.raw(), {}, 0, std::max<int64_t>(g.batches, 1), dtype == OPGRAFT_BOOL, wide, factor};
+  const bool turns = i == kMask2 && input.rank() == 5, grouped = i == kMask && input.rank() == 5;
+  if (turns) m.batches = input.dim(1);
+  int64_t stride = 1, at[5] = {};
+  for (int a = 1; a <= std::min(input.rank(), turns ? 4 : 5); ++a) {
     const int64_t n = input.dim(-a);
-    m.at[4 - a] = n == 1 ? 0 : stride;
+    at[5 - a] = n == 1 ? 0 : stride;
     stride *= n;
   }
-  if (heads == 1 && input.rank() == 3) std::swap(m.at[0], m.at[1]);  // [b, s, t]
+  m.at[0] = at[grouped ? 0 : 1], std::copy(at + 2, at + 5, m.at + 1);
+  if (g.heads == 1 && input.rank() == 3) std::swap(m.at[0], m.at[1]);  // [b, s, t]
+  m.shared = grouped ? at[1] : g.group * m.at[1];
   return m;
 }
 
@@ -197,8 +209,11 @@ Attention attention(const Arguments &c, bool cached) {
     g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
   } else {
     g.hides = c.attr_bool("hides", false), g.fill = float(c.attr_float("fill", -HUGE_VAL));
-    g.nan_to_zero = c.attr_bool("nan_to_zero", false);
-    for (int i = kMask; i < c.inputs(); ++i) g.masks[g.mask_count++] = mask_of(c, i, g.batches, g.heads);
+    g.nan_to_zero = c.attr_bool("nan_to_zero", false), g.softcap = float(c.attr_float("softcap", 0.0));
+    for (int i = kMask; i < c.inputs(); ++i) {
+      g.masks[g.mask_count] = mask_of(c, i, g);
+      g.wide_masks = g.wide_masks || g.masks[g.mask_count++].wide;
+    }
     if (g.mask_count && g.masks[0].chosen) g.fill *= g.masks[0].factor;
   }
   g.k_floats = packed_floats(g.dim, g.keys);
@@ -234,7 +249,7 @@ template <bool kCached> void Kernel(Context &c) {
   const int64_t heads = g.batches * g.kv_heads;
   if (heads == 0 || g.rows() == 0 || g.value_dim == 0) return;
   if (std::max(g.dim, g.value_dim) > kMostDim)
-    c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN, "the head dimension must be at most 512, got ",
+    c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN, "the head dimension must be at most ", kMostDim, ", got ",
            std::max(g.dim, g.value_dim));
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
@@ -308,10 +323,12 @@ template <bool kCached> void Reference(Context &c) {
         for (int64_t d = 0; d < g.dim; ++d)
           w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d * g.k_step);
         w[t] *= double(g.scale);
+        if (g.softcap != 0) w[t] = double(g.softcap) * std::tanh(w[t] / double(g.softcap));
         for (int m = 0; m < g.mask_count; ++m) {
           const Mask &mask = g.masks[m];
           const int64_t i = row_at.at[m] + int64_t(t) * mask.at[3];
-          if (!mask.chosen) w[t] += double(mask.factor) * at(mask.data, i);
+          if (mask.wide) w[t] += double(mask.factor) * double(static_cast<const float *>(mask.data)[i]);
+          else if (!mask.chosen) w[t] += double(mask.factor) * at(mask.data, i);
           else if ((static_cast<const uint8_t *>(mask.data)[i] != 0) == g.hides) w[t] = double(g.fill);
         }
         most = std::max(most, w[t]);

@@ -6,9 +6,9 @@
 
 namespace opgraft {
 
-constexpr int64_t kQueries = 24;   // two AVX-512 register tiles
-constexpr int64_t kKeys = 256;     // a tile of scores is 24 KiB: half of L1
-constexpr int64_t kMostDim = 512;  // head dimension that the tiles on the stack have room for
+constexpr int64_t kQueries = 24;    // two AVX-512 register tiles
+constexpr int64_t kKeys = 256;      // a tile of scores is 24 KiB: half of L1
+constexpr int64_t kMostDim = 1024;  // head dimension that the tiles on the stack have room for
 
 // Few queries read keys and values where they lie (AttendDirect): packing would cost more than it saves.
 constexpr int64_t kDirectQueries = 2, kDirectRows = 8;
@@ -20,9 +20,11 @@ constexpr int64_t kLeastKeys = 128;  // of at least so many keys
 // What is done to the scores [B, H, S, T]: an addition, or with bools a choice.
 struct Mask {
   const void *data;
-  int64_t at[4];    // strides over the scores; 0 where it repeats
+  int64_t at[4];    // strides over the scores; 0 where it repeats; of heads: those that share one of keys
+  int64_t shared;   // from one head of keys to the next
   int64_t batches;  // batch b takes that of b % batches
   bool chosen;      // of bools
+  bool wide;        // of float32 where q is of a half type
   float factor;     // of what is added
 };
 constexpr int kMostMasks = 2;
@@ -35,14 +37,15 @@ struct Attention {
     int64_t batch, head, row;
   };
   int64_t batches, heads, kv_heads, group, queries, keys, dim, value_dim;
-  float scale;
+  float scale, softcap;  // softcap: 0, or scores are softcap tanh(s / softcap) before the masks
   const void *q, *k, *v;
   void *out;
   Strides q_at, k_at, v_at, out_at;
   int64_t k_step;          // 1; or the number of keys, which lie one after another then
   Mask masks[kMostMasks];  // one after another
   int mask_count;
-  bool hides;  // bools are true where a score becomes `fill`, else where it stays
+  bool wide_masks;  // whether one is wide
+  bool hides;       // bools are true where a score becomes `fill`, else where it stays
   float fill;
   bool causal, wide_lengths;
   bool nan_to_zero;     // a row that would be NaN
@@ -72,7 +75,7 @@ struct Attention {
     MaskRow r{};
     for (int i = 0; i < mask_count; ++i) {
       const Mask &m = masks[i];
-      r.at[i] = batch % m.batches * m.at[0] + head_of(kv_head, row) * m.at[1] + row % queries * m.at[2];
+      r.at[i] = batch % m.batches * m.at[0] + kv_head * m.shared + row / queries * m.at[1] + row % queries * m.at[2];
     }
     return r;
   }

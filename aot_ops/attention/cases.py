@@ -3,10 +3,11 @@
 import numpy as np
 
 
-def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False, nan_to_zero=False):
+def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False, nan_to_zero=False, softcap=0.0):
     """Scores, those that are computed and count, and softmax's weights; a row without keys has none."""
     s, t = q.shape[-2], k.shape[-2]
     scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale)
+    scores = softcap * np.tanh(scores / softcap) if softcap else scores
     kept = np.ones(scores.shape, bool)
     for mask in map(np.asarray, masks):
         if mask.ndim == 5:  # for the batches in turn
@@ -44,6 +45,9 @@ def by_heads(f):
         if q.shape[1] == 1:  # [B, S, T]
             masks = [m[:, None] if np.ndim(m) == 3 else m for m in masks]
         group = q.shape[1] // max(k.shape[1], 1)
+        if masks and np.ndim(masks[0]) == 5:  # [B, Hkv, G, S, T]
+            m = np.broadcast_to(masks[0], (len(q), k.shape[1], group, q.shape[2], k.shape[2]))
+            masks = m.reshape(*q.shape[:3], k.shape[2]), *masks[1:]
         y = f(q, np.repeat(k, group, 1), np.repeat(v, group, 1), masks, **attrs)
         shape = y.shape[0], y.shape[2], y.shape[1] * y.shape[3]
         if layout == "BSHD":
@@ -59,12 +63,12 @@ def attention(q, k, v, masks, scale=np.nan, is_causal=False, **chosen):
 
 
 @by_heads
-def error(q, k, v, masks, scale=np.nan, is_causal=False, **chosen):
+def error(q, k, v, masks, scale=np.nan, is_causal=False, softcap=0.0, **chosen):
     """A score is a float32 sum of D products, with the error that matmul/cases.py derives, and rounds when scaled,
     masked (twice by two masks) and reduced by the maximum; a weight takes over the largest error of its row's scores
     twice (numerator and sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum
-    of |v| makes one rounding per term."""
-    s, seen, w = weights(q, k, masks, scale, is_causal, **chosen)
+    of |v| makes one rounding per term. A tanh is off by 5, and the factors around it round three times."""
+    s, seen, w = weights(q, k, masks, scale, is_causal, softcap=softcap, **chosen)
     scale = 1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale
     products = scale * 8 * np.sqrt(q.shape[-1] * (q**2 @ k.swapaxes(-1, -2) ** 2) / 6)
     size = np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + 2 * np.abs(s), 0.0)
@@ -72,7 +76,7 @@ def error(q, k, v, masks, scale=np.nan, is_causal=False, **chosen):
         first = masks[0]
         with_first = np.abs(np.where(np.isfinite(first), first, 0.0)) if first.dtype != bool else 0.0
         size = size + np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + with_first, 0.0)
-    score = np.max(np.where(seen, products + 2 * size, 0.0), axis=-1, keepdims=True, initial=0.0)
+    score = np.max(np.where(seen, products + 2 * size + 8 * softcap, 0.0), axis=-1, keepdims=True, initial=0.0)
     return w @ np.abs(v) * 2.0**-24 * (2 * score + 1.25 * k.shape[-2] + 16)
 
 
@@ -132,25 +136,16 @@ def case(dtype, size, layout, *masks, shared=1, value_dim=None, **attrs):
     if attrs.get("k_transposed"):
         *lead, t, d = shapes[1]
         shapes[1] = (*lead, d, t)
-    inputs = [(dtype, x) for x in shapes] + [
-        mask if mask and isinstance(mask[0], str) else (dtype, mask) for mask in masks
-    ]
-    return {
-        "op": "ScaledDotProductAttention",
-        "inputs": inputs,
-        "attrs": {**attrs, "layout": layout},
-        "rtol": TOLERANCE[dtype],
-        "atol": SMALLEST,
-    }
+    inputs = [(dtype, x) for x in shapes] + [m if m and isinstance(m[0], str) else (dtype, m) for m in masks]
+    attrs, op = {**attrs, "layout": layout}, "ScaledDotProductAttention"
+    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
 
 
 INF = float("inf")
+MASKS = [(2, 1, 1, 7), (2, 1, 5, 7), (5, 7), (7,), (3, 1, 1), (2, 3, 5, 7)]
 CASES = (
     [case(t, s, layout) for t in TOLERANCE for s in SIZES for layout in ("BHSD", "BSE")]
-    + [
-        case("float32", (2, 3, 5, 7, 9), "BHSD", m, scale=0.25)
-        for m in [(2, 1, 1, 7), (2, 1, 5, 7), (5, 7), (7,), (3, 1, 1), (2, 3, 5, 7), ()]
-    ]
+    + [case("float32", (2, 3, 5, 7, 9), "BHSD", m, scale=0.25) for m in [*MASKS, ()]]
     + [case(t, (2, 4, 40, 33, 16), "BSE", (2, 1, 1, 33)) for t in TOLERANCE]
     + [case(t, (2, 3, 2, 33, 24), layout, (2, 1, 2, 33)) for t in TOLERANCE for layout in ("BHSD", "BSE")]
     # The first key tile masked out entirely, then a row with no key at all: NaN, as softmax gives.
@@ -177,22 +172,19 @@ CASES += (
     + [case("float32", s, layout, shared=n, is_causal=True) for s, n in GROUPS for layout in ("BHSD", "BSE")]
     + [case("float32", (1, 0, 3, 4, 8), "BHSD")]
     # More queries than keys: the first ones see none. With a mask.
-    + [
-        case(t, (2, 4, s, 9, 16), "BHSD", (2, 1, s, 9), is_causal=True, shared=2)
-        for t in TOLERANCE
-        for s in (2, 13, 40)
-    ]
+    + [case(t, (2, 4, s, 9, 8), "BHSD", (2, 1, s, 9), is_causal=True, shared=2) for t in TOLERANCE for s in (2, 13, 40)]
     # A split of the keys masked out entirely; all of them.
     + [case("float32", (1, 2, 1, 1024, 8), "BHSD", ("float32", [-INF] * 600 + [0.5] * 424))]
     + [case("float32", (1, 2, 1, 1024, 8), "BHSD", ("float32", [-INF] * 1024))]
 )
 
 LOW = -3.4028234663852886e38  # all hidden: equal weights
+SEES_ONE = [[True] + [False] * 299]
 # Bools choose: the scores, or a number.
 CASES += (
     [
         case("float32", (2, 3, 5, 7, 9), "BHSD", ("bool", m), scale=0.25, hides=hides, fill=LOW)
-        for m in [(2, 1, 1, 7), (2, 1, 5, 7), (5, 7), (7,), (3, 1, 1), (2, 3, 5, 7), True]
+        for m in [*MASKS, True]
         for hides in (False, True)
     ]
     + [
@@ -204,13 +196,7 @@ CASES += (
     + [case(t, (1, 2, s, 70, 8), "BHSD", ("bool", (1, 2, s, 70)), hides=True) for t in TOLERANCE for s in (2, 30)]
     + [case("float32", (1, 2, s, 70, 8), "BHSD", ("bool", (s, 70)), is_causal=True, fill=0.5) for s in (2, 30)]
     + [
-        case(
-            "float32",
-            (1, 1, s, 300, 8),
-            "BHSD",
-            ("bool", [[False] * 300] * (s - 1) + [[True] + [False] * 299]),
-            fill=fill,
-        )
+        case("float32", (1, 1, s, 300, 8), "BHSD", ("bool", [[False] * 300] * (s - 1) + SEES_ONE), fill=fill)
         for s in (2, 6)
         for fill in (-INF, LOW, -1e4)
     ]
@@ -248,6 +234,18 @@ CASES += (
     ]
     + [case("float32", (1, 2, s, 9, 16), "BHSD", (2, 1, 9), (s, 9), is_causal=True) for s in (2, 13)]
 )
+# Masks whose heads are in two dimensions: of keys, and of the queries that share one of these.
+CASES += [
+    case(t, (2, 6, s, 70, 9), layout, m, shared=3, fill=-1e4, **attrs)
+    for t in TOLERANCE
+    for s in (1, 2, 30)
+    for layout in ("BHSD", "BSE")
+    for m, attrs in [((2, 2, 3, s, 70), {"is_causal": True}), ((1, 2, 1, s, 1), {"mask_scale": 0.125}),
+                     (("bool", (1, 1, 3, s, 70)), {}), (("bool", (2, 2, 1, 1, 70)), {"hides": True})]
+] + [
+    case("float32", (b, 4, 3, 5, 8), "BHSD", m, *m2, shared=n)
+    for b, n, m, *m2 in [(4, 2, (1, 2, 2, 3, 5), (1, 2, 1, 3, 5)), (0, 2, (1, 2, 2, 1, 5)), (2, 1, (2, 4, 1, 3, 5))]
+]  # fmt: skip
 # Values of another width than keys, as DeepSeek's latent attention has them.
 CASES += (
     [
@@ -259,6 +257,7 @@ CASES += (
     ]
     + [case("float32", s, layout, shared=n, value_dim=2 * s[-1]) for s, n in GROUPS for layout in ("BHSD", "BSE")]
     + [case("float32", (2, 4, s, 33, 16), "BSE", (2, 1, 1, 33), is_causal=True, value_dim=40) for s in (2, 30)]
+    + [case(t, (1, 2, s, 70, 576), "BHSD", shared=2, value_dim=512) for s in (1, 30) for t in TOLERANCE]
     # No keys' elements: equal weights; no values' elements.
     + [case("float32", (1, 2, s, 5, 0), "BHSD", value_dim=9, scale=1.0) for s in (1, 30)]
     + [case("float32", (1, 2, s, 5, 9), layout, value_dim=0) for s in (1, 30) for layout in ("BHSD", "BSE")]
@@ -304,6 +303,16 @@ CASES += [
 ]
 
 
+# Scores within a bound or not, below masks, which may be of float32 with half types.
+CASES += [
+    case(t, (2, 4, s, n, 24), layout, *m, shared=2, softcap=cap, mask_scale=0.5, fill=-1e4, scale=0.5)
+    for t in TOLERANCE
+    for cap in (0.0, 2.0)
+    for s, n, layout in ((1, 300, "BHSD"), (2, 70, "BSE"), (30, 70, "BHSD"), (30, 7, "BSE"))
+    for m in [(), [("float32", (4, 1, n))], [("bool", (s, n)), ("float32", (n,))], [("float32", ()), (s, 1)]]
+]
+
+
 def filled(dtype, size, lengths, index="int32", value_dim=None, **attrs):
     b, h, shared, s, t, d = size
     n = h // shared
@@ -337,10 +346,8 @@ def refused(error, *inputs, op="ScaledDotProductAttention", **attrs):
 
 
 REFUSED = [
-    refused(
-        "k_transposed takes layout BHSD, or one head, got 2 of layout BSE",
-        *[(1, 5, 8), (1, 8, 5), (1, 5, 8)], **{"layout": "BSE", "heads": 2, "k_transposed": True},
-    ),
+    refused("k_transposed takes layout BHSD, or one head, got 2 of layout BSE",
+            *[(1, 5, 8), (1, 8, 5), (1, 5, 8)], **{"layout": "BSE", "heads": 2, "k_transposed": True}),
     refused(
         r"k.shape must agree with q.shape \(1, 2, 5, 8\) in all but the heads and the sequence, got \(1, 2, 8, 5\)",
         *[(1, 2, 5, 8)] * 3, k_transposed=True,
@@ -353,10 +360,8 @@ REFUSED = [
         r"k.shape must agree with q.shape \(1, 3, 2, 4\) in all but the heads and the sequence, got \(1, 5, 2, 6\)",
         *[(1, 3, 2, 4), (1, 5, 2, 6), (1, 5, 2, 4)], layout="BSHD",
     ),
-    refused(
-        "k_transposed takes layout BHSD, or one head, got 2 of layout BSHD",
-        *[(1, 3, 2, 4), (1, 4, 2, 5), (1, 5, 2, 4)], **{"layout": "BSHD", "k_transposed": True},
-    ),
+    refused("k_transposed takes layout BHSD, or one head, got 2 of layout BSHD",
+            *[(1, 3, 2, 4), (1, 4, 2, 5), (1, 5, 2, 4)], **{"layout": "BSHD", "k_transposed": True}),
     refused("q.dtype must be one of float32, float16, bfloat16, got int32", *[("int32", (1, 2, 3, 4))] * 3),
     refused("heads must divide q's last dimension 8, got 3", *[(1, 3, 8)] * 3, layout="BSE", heads=3),
     refused(r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)", *[(1, 2, 3, 4)] * 3, (1, 1, 3, 4)),
@@ -366,8 +371,7 @@ REFUSED = [
     *(
         refused(
             rf"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, {s}, {d}\)",
-            *[(1, s, d), (1, 4, 4), (1, 4, 4)],
-            **{"layout": "BSE", "heads": 2},
+            *[(1, s, d), (1, 4, 4), (1, 4, 4)], **{"layout": "BSE", "heads": 2},
         )
         for s, d in ((6, 16), (3, 0))
     ),
@@ -375,13 +379,10 @@ REFUSED = [
         r"v's last dimension must be a multiple of the 2 heads that k.shape \(1, 4, 16\) has, got shape \(1, 4, 5\)",
         *[(1, 6, 16), (1, 4, 16), (1, 4, 5)], **{"layout": "BSE", "heads": 2},
     ),
+    refused(r"mask2.shape must broadcast to \(4, 2, 3, 3\), got \(1, 3, 1, 3, 3\)",
+            *[(4, 2, 3, 4)] * 3, (3, 3), (1, 3, 1, 3, 3)),
     refused(
-        r"mask2.shape must broadcast to \(4, 2, 3, 3\), got \(1, 3, 1, 3, 3\)",
-        *[(4, 2, 3, 4)] * 3,
-        *[(3, 3), (1, 3, 1, 3, 3)],
-    ),
-    refused(
-        r"mask.shape must broadcast to \(4, 2, 3, 3\), got \(1, 2, 1, 3, 3\)", *[(4, 2, 3, 4)] * 3, (1, 2, 1, 3, 3)
+        r"mask.shape must broadcast to \(4, 2, 1, 3, 3\), got \(1, 3, 1, 3, 3\)", *[(4, 2, 3, 4)] * 3, (1, 3, 1, 3, 3)
     ),
     refused("mask2.dtype must not be bool where mask's is", *[(4, 2, 3, 4)] * 3, *[("bool", (3, 3))] * 2),
 ] + [

@@ -20,19 +20,24 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// What masks do to a row's scores: nothing, an addition of one element to each, anything else.
-enum Masking { kUnmasked, kAdded, kOther };
+// What is done to a row's scores: nothing, a mask's addition of one element to each, other masks, and all there is: a
+// tanh before them, and masks of float32 where scores are of a half type.
+enum Masking { kUnmasked, kAdded, kOther, kAll };
+
+// v, `count` scores, and a mask's elements, or its one for all, times its factor.
+template <class T, class D>
+HWY_INLINE hn::Vec<D> Added(D d, hn::Vec<D> v, const Mask &m, const T *mask, bool each, size_t count) {
+  const auto factor = hn::Set(d, m.factor);
+  if (!each) return hn::MulAdd(factor, hn::Set(d, float(*mask)), v);
+  return hn::MulAdd(factor, count == hn::Lanes(d) ? LoadF32(d, mask) : LoadF32N(d, mask, count), v);
+}
 
 // v, `count` scores, with the mask from its element `at` on, or with that one for all: added, or chosen by bools.
 template <Masking kMask, class T, class D>
 HWY_INLINE hn::Vec<D> Masked(D d, hn::Vec<D> v, const Attention &g, const Mask &m, int64_t at, size_t count) {
   const bool each = kMask == kAdded || m.at[3] != 0, whole = count == hn::Lanes(d);
-  if (kMask == kAdded || !m.chosen) {
-    const T *mask = static_cast<const T *>(m.data) + at;
-    const auto factor = hn::Set(d, m.factor);
-    if (!each) return hn::MulAdd(factor, hn::Set(d, float(*mask)), v);
-    return hn::MulAdd(factor, whole ? LoadF32(d, mask) : LoadF32N(d, mask, count), v);
-  }
+  if (kMask == kAll && m.wide) return Added(d, v, m, static_cast<const float *>(m.data) + at, each, count);
+  if (kMask == kAdded || !m.chosen) return Added(d, v, m, static_cast<const T *>(m.data) + at, each, count);
   const uint8_t *mask = static_cast<const uint8_t *>(m.data) + at;
   const auto fill = hn::Set(d, g.fill);
   if (!each) return (*mask != 0) == g.hides ? fill : v;
@@ -58,17 +63,20 @@ template <int kMost> struct RowStates {
   }
 };
 
-// s = the first `seen` of n scores from key t on, scaled and masked, the others -inf. Returns the largest.
+// s = the first `seen` of n scores from key t on, scaled, capped and masked, the others -inf. Returns the largest.
 template <Masking kMask, class T> HWY_INLINE float MaskRow(const Attention &g, float *s, int64_t t, int64_t n,
                                                            int64_t seen, const Attention::MaskRow &row) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto low = hn::Set(d, -HUGE_VALF), factor = hn::Set(d, g.scale);
+  const auto low = hn::Set(d, -HUGE_VALF), cap = hn::Set(d, g.softcap);
+  const bool capped = kMask == kAll && g.softcap != 0.0f;
+  const auto factor = hn::Set(d, capped ? g.scale / g.softcap : g.scale);
   auto most = low;
   const auto masked = [&](int64_t i, size_t count) HWY_ATTR {
     auto v = hn::Mul(hn::LoadU(d, s + i), factor);
     if (kMask == kAdded) v = Masked<kMask, T>(d, v, g, g.masks[0], row.at[0] + t + i, count);
-    for (int k = 0; kMask == kOther && k < g.mask_count; ++k)
+    if (capped) v = hn::Mul(Tanh(d, v), cap);
+    for (int k = 0; kMask >= kOther && k < g.mask_count; ++k)
       v = Masked<kMask, T>(d, v, g, g.masks[k], row.at[k] + (t + i) * g.masks[k].at[3], count);
     return v;
   };
@@ -129,34 +137,44 @@ template <int kR> HWY_INLINE void Weights(float *s, int64_t apart, int64_t n, co
 
 // The scores of n keys from key t on, of rows that lie `apart`, become weights e^(s - m), 0 where a row does not see
 // the key.
+template <Masking kMask, class T, int kMost> HWY_INLINE void SoftmaxRows(const Attention &g, float *scores,
+                                                                         int64_t apart, int64_t rows, int64_t t,
+                                                                         int64_t n, RowStates<kMost> &state) {
+  float base[kMost], sums[kMost];
+  const auto maximum = [&](int64_t r) HWY_ATTR {
+    const int64_t seen = std::clamp<int64_t>(state.seen[r] - t, 0, n);
+    const float tile = MaskRow<kMask, T>(g, scores + r * apart, t, n, seen, state.at[r]), old = state.m[r];
+    const float next = tile > old ? tile : old;
+    base[r] = next == -HUGE_VALF ? 0.0f : next;  // all masked so far: weights of 0, not NaN
+    state.before[r] = old == base[r] ? 1.0f : old == -HUGE_VALF ? 0.0f : std::exp(old - base[r]);
+    state.m[r] = next;
+  };
+  int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    for (int j = 0; j < 4; ++j) maximum(r + j);
+    Weights<4>(scores + r * apart, apart, n, base + r, sums + r);
+  }
+  for (; r < rows; ++r) {
+    maximum(r);
+    Weights<1>(scores + r * apart, apart, n, base + r, sums + r);
+  }
+  for (r = 0; r < rows; ++r) state.l[r] = state.l[r] * state.before[r] + sums[r];
+}
+
+// Of few models: apart from what all run.
+template <class T, int kMost> HWY_NOINLINE void SoftmaxOfAll(const Attention &g, float *scores, int64_t apart,
+                                                             int64_t rows, int64_t t, int64_t n,
+                                                             RowStates<kMost> &state) {
+  SoftmaxRows<kAll, T>(g, scores, apart, rows, t, n, state);
+}
+
 template <class T, int kMost> HWY_INLINE void SoftmaxTile(const Attention &g, float *scores, int64_t apart,
                                                           int64_t rows, int64_t t, int64_t n, RowStates<kMost> &state) {
-  float base[kMost], sums[kMost];
-  const auto each = [&](auto mask_row) HWY_ATTR {
-    const auto maximum = [&](int64_t r) HWY_ATTR {
-      const int64_t seen = std::clamp<int64_t>(state.seen[r] - t, 0, n);
-      const float tile = mask_row(scores + r * apart, seen, state.at[r]), old = state.m[r];
-      const float next = tile > old ? tile : old;
-      base[r] = next == -HUGE_VALF ? 0.0f : next;  // all masked so far: weights of 0, not NaN
-      state.before[r] = old == base[r] ? 1.0f : old == -HUGE_VALF ? 0.0f : std::exp(old - base[r]);
-      state.m[r] = next;
-    };
-    int64_t r = 0;
-    for (; r + 4 <= rows; r += 4) {
-      for (int j = 0; j < 4; ++j) maximum(r + j);
-      Weights<4>(scores + r * apart, apart, n, base + r, sums + r);
-    }
-    for (; r < rows; ++r) {
-      maximum(r);
-      Weights<1>(scores + r * apart, apart, n, base + r, sums + r);
-    }
-  };
-  if (g.mask_count == 0)
-    each([&](float *s, int64_t seen, const auto &at) HWY_ATTR { return MaskRow<kUnmasked, T>(g, s, t, n, seen, at); });
+  if (g.softcap != 0.0f || g.wide_masks) SoftmaxOfAll<T>(g, scores, apart, rows, t, n, state);
+  else if (g.mask_count == 0) SoftmaxRows<kUnmasked, T>(g, scores, apart, rows, t, n, state);
   else if (g.mask_count == 1 && !g.masks[0].chosen && g.masks[0].at[3] == 1)
-    each([&](float *s, int64_t seen, const auto &at) HWY_ATTR { return MaskRow<kAdded, T>(g, s, t, n, seen, at); });
-  else each([&](float *s, int64_t seen, const auto &at) HWY_ATTR { return MaskRow<kOther, T>(g, s, t, n, seen, at); });
-  for (int64_t r = 0; r < rows; ++r) state.l[r] = state.l[r] * state.before[r] + sums[r];
+    SoftmaxRows<kAdded, T>(g, scores, apart, rows, t, n, state);
+  else SoftmaxRows<kOther, T>(g, scores, apart, rows, t, n, state);
 }
 
 // One row of the result from its sums; one that does not count is 0.

@@ -33,6 +33,9 @@ SCALED = {
     "ONNX, q and k times": (lambda by, q, k: by(q * ROOT**-0.5, k * ROOT**-0.5), ROOT**-1),
     "ONNX, q and turned k times": (
         lambda by, q, k: ops.bmm(q * ROOT**-0.5, turned(k) * ROOT**-0.5), ROOT**-1),
+    "q and k over": (lambda by, q, k: by(q / ROOT**0.5, k / ROOT**0.5), ROOT**-1),
+    "MindSpore, q and turned k over": (
+        lambda by, q, k: ops.bmm(q / ROOT**0.5, turned(k) / ROOT**0.5), ROOT**-1),
     "k times": (lambda by, q, k: by(q, k * ROOT**-1), ROOT**-1),
     "turned k times": (lambda by, q, k: ops.bmm(q, turned(k) * ROOT**-1), ROOT**-1),
     "not at all": (lambda by, q, k: by(q, k), 1.0),

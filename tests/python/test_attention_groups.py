@@ -150,8 +150,16 @@ FIVE = {
     "expanded": (lambda s, m: s * D**-0.5 + ops.expand_dims(m, 1), (B, 1, S, T)),
     "expanded behind": (lambda s, m: s * D**-0.5 + ops.expand_dims(m, 2), (B, 1, 1, T)),
     "kept": (lambda s, m: ops.where(ops.expand_dims(m > 0.0, 1), s * D**-0.5, Tensor(np.float32(-1e4))), (B, 1, S, T)),
+    "given expanded": (lambda s, m: s * D**-0.5 + m, (B, 1, 1, S, T)),
+    "of padding": (lambda s, m: m + s * D**-0.5, (B, 1, 1, 1, T)),
+    "of all batches": (lambda s, m: s * D**-0.5 + m, (1, 1, 1, S, T)),
+    "of all batches and heads": (lambda s, m: s * D**-0.5 + m, (1, 1, S, T)),
+    "of each head": (lambda s, m: s / 8.0 + m, (B, KV, 3, S, T)),
+    "of each head of keys": (lambda s, m: s * D**-0.5 + m, (1, KV, 1, 1, T)),
+    "kept, given expanded": (lambda s, m: ops.where(m > 0.0, s * D**-0.5, Tensor(np.float32(-1e4))), (B, 1, 1, S, T)),
+    "hidden, of a group": (lambda s, m: ops.where(m > 0.0, Tensor(np.float32(-1e4)), s * D**-0.5), (1, 1, 3, S, 1)),
 }
-SCALES = {"over": 0.125, "not scaled": 1.0}
+SCALES = {"over": 0.125, "not scaled": 1.0, "of each head": 0.125}
 # Keys and values for products of five dimensions: how the new one comes, and how keys are turned.
 GROUPS = {
     "ExpandDims": lambda x: ops.expand_dims(x, 2),
@@ -181,7 +189,10 @@ def test_groups_in_a_dimension_of_their_own(mask, group, product):
     net, x = FiveDimensions(mask, group, product), [*given(), normal(*FIVE[mask][1], seed=3)]
     rewrite.substitute(net, prove=x)
     assert [n["op"] for n in net._grafted[0][0].graph.nodes if n["op"] != "Greater"] == ["ScaledDotProductAttention"]
-    added = 0.0 if not FIVE[mask][1] else np.where(x[3] > 0, 0.0, -1e30) if mask == "kept" else x[3]
+    m = np.broadcast_to(x[3], (B, KV, 3, S, T)).reshape(B, 3 * KV, S, T) if x[3].ndim == 5 else x[3]
+    added = 0.0 if not FIVE[mask][1] else m
+    if mask.startswith(("kept", "hidden")):
+        added = np.where((m > 0) == mask.startswith("kept"), 0.0, -1e30)
     q = x[0] * np.float64(SCALES.get(mask, D**-0.5) / D**-0.5)
     close(net(*x).asnumpy(), reference(q, *x[1:3], added), 2 * ROUNDINGS, np.abs(x[2]).max())
 

@@ -32,13 +32,13 @@ def test_what_is_no_digest(digest, tmp_path):
 
 
 def test_reference_takes_over():
-    x = np.random.default_rng(0).standard_normal((1, 1, 3, 600)).astype(np.float32)
+    x = np.random.default_rng(0).standard_normal((1, 1, 3, 1100)).astype(np.float32)
     attention = ops.Custom.from_op("ScaledDotProductAttention")
     failures = _core.resolve("ScaledDotProductAttention").failures
-    with pytest.warns(RuntimeWarning, match="head dimension must be at most 512, got 600; the reference takes over"):
+    with pytest.warns(RuntimeWarning, match="head dimension must be at most 1024, got 1100; the reference takes over"):
         y = np.asarray(attention(x, x, x))
     assert _core.resolve("ScaledDotProductAttention").failures == failures + 1
-    s = x.astype(np.float64) @ x.swapaxes(-1, -2) / np.sqrt(600)
+    s = x.astype(np.float64) @ x.swapaxes(-1, -2) / np.sqrt(1100)
     w = np.exp(s - s.max(axis=-1, keepdims=True))
     # The reference computes in double precision and rounds once.
     close(y, w / w.sum(axis=-1, keepdims=True) @ x.astype(np.float64), 1.01)
