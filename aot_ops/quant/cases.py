@@ -90,13 +90,15 @@ def quant_steps(x, scale, offset, sqrt_mode, divide, round_first):
     return s, scaled, (np.rint(scaled) if round_first else scaled) + offset
 
 
-def quant(x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False, dst_type="int8"):
+def quant(x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False, dst_type="int8", quant_min=-128,
+          quant_max=255):  # fmt: skip
     within = np.iinfo(dst_type)
-    y = np.clip(quant_steps(x, scale, offset, sqrt_mode, divide, round_first)[-1], within.min, within.max)
-    return (np.trunc if round_first else np.rint)(np.where(np.isnan(y), 0.0, y))
+    least, most = (within.min, within.max) if (quant_min, quant_max) == (-128, 255) else (quant_min, quant_max)
+    v = quant_steps(x, scale, offset, sqrt_mode, divide, round_first)[-1]
+    return (np.trunc if round_first else np.rint)(np.where(np.isnan(v), 0.0, np.clip(v, least, most)))
 
 
-def quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False, dst_type="int8"):
+def quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, divide=False, round_first=False, dst_type="int8", **limits):
     """Three roundings of what is added: where they decide a half's side, or that of a whole number which is cut, the
     next integer. Where no step rounds there are none."""
     steps = quant_steps(x, scale, offset, sqrt_mode, divide, round_first)
@@ -106,26 +108,6 @@ def quant_bound(u, x, scale, offset=0.0, sqrt_mode=False, divide=False, round_fi
     close = near(scaled + 0.5) | near(y) if round_first else near(y + 0.5)
     exact = np.all([np.broadcast_to(v == np.float32(v), y.shape) for v in steps], axis=0)
     return np.where(close & ~exact, 1.0, 0.0)
-
-
-TINY = 127 / 3.4e38  # 127 over less overflows float32: such rows have codes 0
-
-
-def dynamic_quant(x, smooth=1.0):
-    x = x * smooth
-    largest = np.abs(x).max(-1, initial=0.0)  # NaN where one is
-    largest = np.where(np.isfinite(largest), largest, np.nan)
-    y = np.divide(127 * x, largest[..., None], out=np.zeros(x.shape), where=largest[..., None] > TINY)
-    return [np.rint(np.where(np.isfinite(y), y, 0.0)), largest / 127]
-
-
-def dynamic_quant_bound(u, x, smooth=1.0):
-    """x smooth rounds, 127 over the largest of them, and the product: of at most 127. The scale rounds twice."""
-    x = np.where(np.isfinite(x * smooth), x * smooth, 0.0)
-    largest = np.abs(x).max(-1, initial=0.0)
-    y = np.divide(127 * x, largest[..., None], out=np.zeros(x.shape), where=largest[..., None] > TINY)
-    near = np.abs(y - np.floor(y) - 0.5) <= 4 * 2.0**-24 * np.abs(y)
-    return [np.where(near, 1.0, 0.0), 3 * 2.0**-24 * largest / 127]
 
 
 def anti_quant(x, scale, offset=0.0, sqrt_mode=False, dtype="float16", subtract_offset=False):
@@ -149,7 +131,6 @@ def dequant_bound(u, x, deq_scale, sqrt_mode=False, relu_flag=False, dtype="floa
 
 REFERENCE = {
     "QuantV2": quant,
-    "DynamicQuantExt": dynamic_quant,
     "AntiQuant": anti_quant,
     "Dequant": dequant,
     "QuantBatchMatmul": quant_product,
@@ -157,7 +138,6 @@ REFERENCE = {
 }
 BOUND = {
     "QuantV2": quant_bound,
-    "DynamicQuantExt": dynamic_quant_bound,
     "AntiQuant": anti_quant_bound,
     "Dequant": dequant_bound,
     "QuantBatchMatmul": quant_product_bound,
@@ -316,17 +296,31 @@ CASES += (
        {"op": "QuantV2", "inputs": [("float32", (40,), "special"), ("float32", [2.0]), ("float32", [0.5])], "attrs": {},
         "rtol": 0.0, "atol": 0.0}]
 )  # fmt: skip
+# Limits within the dtype's own: seven bits and less, halves, what is no number; zero points in int32.
 CASES += [
-    {"op": "DynamicQuantExt", "inputs": [(t, x), *([(t, x[-1:], (0.1, 3.0))] if smooth else [])], "attrs": {},
-     "rtol": 0.0, "atol": 0.0} for t in TOLERANCE for smooth in (False, True)
-    for x in [(1, 64), (3, 33), (5,), (2, 3, 700), (0, 5), (5, 0), (40, 1)]
+    channel_case("QuantV2", (t, (-20, 20)), s, "float32", x, dst_type=d, quant_min=least, quant_max=most, **more)
+    for t in TOLERANCE for x, s in CHANNELS
+    for d, least, most in (("int8", -127.0, 127.0), ("int8", -8.0, 7.0), ("uint8", 1.0, 127.0))
+    for more in ({}, {"divide": True, "round_first": True})
 ] + [
-    {"op": "DynamicQuantExt", "inputs": [(t, (6, 40), "special")], "attrs": {}, "rtol": 0.0, "atol": 0.0}
-    for t in TOLERANCE
-] + [
-    {"op": "DynamicQuantExt", "inputs": [("float32", [[0.0] * 4, [127.0, -126.5, 2.5, 3.5], [1e-44, 0, 0, -1e-44]])],
-     "attrs": {}, "rtol": 0.0, "atol": 1e-40}
+    {"op": "QuantV2", "inputs": [("float32", [-300.0, -127.5, -2.5, 0.5, 1.5, 126.5, 127.5, np.nan, np.inf, -np.inf]),
+                                 ("float32", [1.0])], "attrs": {"quant_min": -127.0, "quant_max": 127.0}, "rtol": 0.0,
+     "atol": 0.0}
 ]  # fmt: skip
+CASES += [
+    {**channel_case("AntiQuant", (of, r), s, "float32", x, dtype=t, subtract_offset=z),
+     "inputs": [(of, x, r), ("float32", s, (0.1, 9.0)), ("int32", s, (-9, 130))]}
+    for of, r in (("int8", (-128, 128)), ("uint8", (0, 256))) for t in TOLERANCE for x, s in CHANNELS
+    for z in (False, True)
+] + [
+    {**weight_case(t, (m,), 24, 45, 4, tw=tw, subtract_offset=True),
+     "inputs": [(t, (m, 24)), (of, (45, 24) if tw else (24, 45), (least, least + 256)),
+                ("float32", (45,), (0.001, 0.01)), ("int32", zero, (least, least + 256))]}
+    for t in TOLERANCE for m in (1, 29) for tw in (False, True) for zero in ((45,), ())
+    for of, least in (("int8", -128), ("uint8", 0))
+]  # fmt: skip
+
+
 A, B = ("int8", (4, 8)), ("int8", (8, 3))
 X, W, S = ("float32", (4, 8)), ("int8", (8, 3)), ("float32", (3,))
 REFUSED = [
@@ -381,13 +375,15 @@ REFUSED = [
             op="QuantV2"),
     refused("QuantV2: rounding_mode must be ROUND, got 'FLOOR'", X, ("float32", (8,)), ("float32", (8,)),
             op="QuantV2", rounding_mode="FLOOR"),
+    refused("QuantV2: quant_min and quant_max must be whole numbers in order from -128 to 127, got 0.0+ and 255", X,
+            ("float32", (8,)), op="QuantV2", quant_min=0.0),
+    refused("QuantV2: quant_min and quant_max must be whole numbers in order from 0 to 255, got 0.50+ and 9", X,
+            ("float32", (8,)), op="QuantV2", quant_min=0.5, quant_max=9.0, dst_type="uint8"),
+    refused("AntiQuant: offset.dtype must be one of float32, float16, bfloat16, int32, got int8", A,
+            ("float32", (8,)), ("int8", (8,)), op="AntiQuant"),
     refused("QuantV2: dst_type must be int8 or uint8, got 'int32'", X, ("float32", (8,)), ("float32", (8,)),
             op="QuantV2", dst_type="int32"),
     refused("AntiQuant: x.dtype must be one of int8, uint8, got float32", X, ("float32", (8,)), op="AntiQuant"),
-    refused("DynamicQuantExt: x.dtype must be one of float32, float16, bfloat16, got int8", A, op="DynamicQuantExt"),
-    refused(r"DynamicQuantExt: smooth_scales.shape must be \(8,\), got \(3,\)", X, S, op="DynamicQuantExt"),
-    refused("DynamicQuantExt: smooth_scales.dtype must equal x.dtype float32, got float16", X, ("float16", (8,)),
-            op="DynamicQuantExt"),
     refused(r"AntiQuant: offset must have the axis of scale, got shapes \(4, 1\) and \(8,\)", A, ("float32", (8,)),
             ("float32", (4, 1)), op="AntiQuant"),
     refused("Dequant: x.dtype must be one of int32, got int8", A, ("float32", (8,)), op="Dequant"),

@@ -70,7 +70,8 @@ int64_t weight_k(const Arguments &c) { return c.input(kWeight).dim(transpose_wei
 
 // (1,), (N,), or the weight's two dimensions with K as 1; of a weight [N, K] also (1, N).
 void check_per_channel(InferContext &c, int i, const char *name) {
-  if (c.input(i).dtype() != OPGRAFT_FLOAT32) c.check_same_dtype(i, name, kX, "x");
+  const int32_t dtype = c.input(i).dtype();
+  if (dtype != OPGRAFT_FLOAT32 && (i != kOffset || dtype != OPGRAFT_INT32)) c.check_same_dtype(i, name, kX, "x");
   const auto shape = c.input(i).shape();
   const int64_t n = weight_n(c), count = element_count(shape);
   const bool flat = shape.size() <= 1, turned = transpose_weight(c);
@@ -149,7 +150,7 @@ bool divides(const Arguments &c) { return c.attr_bool("divide", false); }
 std::vector<float> by_column(const Context &c, int i, int64_t n) {
   std::vector<float> to(static_cast<size_t>(n));
   const TensorView t = c.input(i);
-  dispatch<float, float16, bfloat16>(c, t.dtype(), [&](auto zero) {
+  dispatch<float, float16, bfloat16, int32_t>(c, t.dtype(), [&](auto zero) {
     using T = decltype(zero);
     for (int64_t j = 0; j < n; ++j) to[size_t(j)] = float(t.data<T>()[t.size() == 1 ? 0 : j]);
   });
