@@ -35,20 +35,32 @@ def scaled(*inputs, axis=-1, nan_to_zero=False, **attrs):
     return np.where(np.isnan(y), 0.0, y) if nan_to_zero else y
 
 
-def scaled_bound(u, x, mask=0.0, scale=1.0, axis=-1, **attrs):
-    """As bound; besides, the score rounds once and scale is rounded to float32, and so is mask_scale and its product:
-    that moves an exponential by as much, and the sum by the mean of it under the weights."""
+def scaled_bound(u, x, mask=None, scale=1.0, axis=-1, **attrs):
+    """As bound; besides, scale is rounded to float32. Without a mask it multiplies x - max, and that product rounds:
+    both move an exponential by so much of s - max, and the sum by the mean of it under the weights. Else the score
+    rounds once, and so do mask_scale and its product. What moves all scores of a row alike moves no weight, so that
+    each may be taken against the row's largest: scores of what that one is made of, too, are the same number."""
     if x.size == 0:
         return 0.0
     attrs.pop("nan_to_zero", None)
-    s = scores(x, mask, scale, **attrs)
+    s = scores(x, 0.0 if mask is None else mask, scale, **attrs)
     y, factor = softmax(s, axis), attrs.get("mask_scale", 1.0)
-    if np.asarray(mask).dtype == bool:
+
+    def moved(off):
+        off = np.where(y > 0, 2.0**-24 * off, 0.0)
+        return off + np.sum(y * off, axis=axis, keepdims=True)
+
+    if mask is None and scale > 1e-36:
+        return bound(u, s, axis) + y * moved(2 * np.abs(s - np.max(s, axis=axis, keepdims=True)))
+    mask = np.broadcast_to(0.0 if mask is None else mask, x.shape)
+    if mask.dtype == bool:
         off = np.where(mask != attrs.get("hides", False), 2 * np.abs(x * scale), 0.0)
     else:
-        off = 2 * np.abs(x * scale) + (1 if factor == 1 else 3) * np.abs(mask * factor * np.ones_like(x))
-    off = np.where(y > 0, 2.0**-24 * off, 0.0)
-    return bound(u, s, axis) + y * (off + np.sum(y * off, axis=axis, keepdims=True))
+        off = 2 * np.abs(x * scale) + (1 if factor == 1 else 3) * np.abs(mask * factor)
+    top = np.expand_dims(np.argmax(s, axis=axis), axis)
+    same = np.all([a == np.take_along_axis(a, top, axis) for a in (x, mask)], axis=0)
+    apart = np.where(same, 0.0, off + np.take_along_axis(off, top, axis))
+    return bound(u, s, axis) + y * np.minimum(moved(off), moved(apart))
 
 
 def gradient(dout, out, dim=-1):
@@ -178,6 +190,51 @@ CASES += (
         masked("float32", [("float32", (3, 40), "special"), (3, 1)], axis=0),
     ]
 )
+
+# Large scores, all the same: whatever rounds, the weights are equal. As a row is where a finite number hides it whole.
+HUGE = {"float32": (-1e9, -1e30, -3e38), "float16": (-6e4,), "bfloat16": (-1e9, -1e30, -3e38)}
+CASES += [
+    masked(t, [(t, s, (low, low)), *more], scale=scale, axis=axis)
+    for t, lows in HUGE.items()
+    for low in lows
+    for scale in (0.3, 1 / 3, 80**-0.5, -0.3)
+    for s, axis, masks in (
+        ((3, 33), -1, ([(t, (33,), (0, 0))], [(t, (3, 1), (0, 0))], [("bool", [True] * 33)], [("bool", True)])),
+        ((33, 70), 0, ([(t, (70,), (0, 0))], [(t, (33, 1), (0, 0))], [("bool", [True] * 70)], [("bool", True)])),
+        ((2, 33, 5), 1, ()),
+        ((2100, 9), 0, ([("bool", True)],)),
+    )
+    for more in ([], *masks)
+]
+# A mask off the last axis that lies along the columns, of many and few; that broadcasts among, before and behind them.
+CASES += [
+    masked(t, [s, *more], scale=0.3, axis=axis, **attrs)
+    for t in TOLERANCE
+    for s, m, axis in (
+        ((5, 150), (5, 150), 0),
+        ((5, 150), (150,), 0),
+        ((2, 6, 4, 33), (2, 6, 1, 33), 1),
+        ((2, 6, 3, 70), (6, 3, 1), 1),
+        ((2, 6, 30, 4), (30, 1), 1),
+        ((2, 6, 30, 4), (2, 1, 30, 4), 1),
+        ((2100, 20), (2100, 20), 0),
+        ((300, 80), (80,), 0),
+        ((2, 3, 4, 5, 2, 7), (3, 1, 5, 1, 7), 2),
+    )
+    for more, attrs in (
+        ([m], {}),
+        ([m], {"mask_scale": -1.7}),
+        ([("bool", m)], {}),
+        ([("bool", m)], {"hides": True, "fill": -7.5}),
+    )
+]
+# By no scale, or by next to none, x may differ by more than float32 holds.
+CASES += [
+    masked(t, [(t, [[-3e38, 3e38, 1.0], [3e38, 3e38, -2.0]])], scale=scale, axis=axis)
+    for t in ("float32", "bfloat16")
+    for scale in (0.0, 1e-38, 1e-37, 0.3)
+    for axis in (0, 1)
+]
 
 LOW = float(np.finfo(np.float32).min)
 # Bools choose: the scores, or a number; a row that is hidden whole is NaN or of equal weights. A mask that is scaled,

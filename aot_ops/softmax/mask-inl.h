@@ -25,13 +25,17 @@ template <class D> class Hidden {
   HWY_INLINE Hidden(D d, const SoftmaxMask &m) : d_(d), hides_(AllLanes(d, m.hides)) {}
   HWY_INLINE hn::Mask<D> operator()(const uint8_t *p) const {
     const hn::Rebind<uint8_t, D> bytes;
+#if HWY_TARGET == HWY_AVX3  // a mask has a bit for a lane, of whatever size
+    const hn::Mask<D> off{hn::Eq(hn::LoadU(bytes, p), hn::Zero(bytes)).raw};
+#else
     const hn::RebindToSigned<D> wide;
-    const auto off = hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, p)), hn::Zero(wide));
-    return hn::Xor(hn::RebindMask(d_, off), hides_);
+    const auto off = hn::RebindMask(d_, hn::Eq(hn::PromoteTo(wide, hn::LoadU(bytes, p)), hn::Zero(wide)));
+#endif
+    return hn::Xor(off, hides_);
   }
   HWY_INLINE hn::Mask<D> operator()(const uint8_t *p, size_t count) const {
     uint8_t some[hn::MaxLanes(D())] = {};
-    return (*this)(static_cast<const uint8_t *>(std::memcpy(some, p, count)));
+    return (*this)(static_cast<const uint8_t *>(std::memcpy(some, p, std::min(count, sizeof some))));
   }
 
  private:

@@ -1,5 +1,7 @@
 // Softmax: y = e^(s - max s) / sum of e^(s - max s) along one axis, of s = x or of s = x scale + mask, or where bools
-// choose, of x scale and a number. Half types compute in float32.
+// choose, of x scale and a number. Half types compute in float32. Without a mask the scale is a factor of x - max x:
+// the compiler may fuse a product with a difference, so that the score whose product was rounded for the maximum would
+// not be the one that this is taken away from, and of large ones the difference would be above 0.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -35,12 +37,21 @@ namespace opgraft::HWY_NAMESPACE {
 
 inline constexpr int kTogether = 2;
 
+// How far a score lies below the largest one: `below(s, most)`, by these two of scores as they are, and of x.
+struct Difference {
+  template <class V> HWY_INLINE V operator()(V s, V most) const { return hn::Sub(s, most); }
+};
+struct Scaled {
+  hn::Vec<hn::ScalableTag<float>> scale;  // above 0
+  template <class V> HWY_INLINE V operator()(V s, V most) const { return hn::Mul(hn::Sub(s, most), scale); }
+};
+
 // kRows neighbouring rows from row r on, of scores score(v, row, i) of a whole vector v from element i on,
 // score(v, row, i, rest) of the last elements; together, since a row alone waits for its maximum and its sum. float32
 // keeps in y the exponentials, and before them the scores where a mask makes them; half types compute both anew, as
 // rounding them before the division would cost accuracy.
-template <int kRows, bool kMasked, class T, class Score>
-HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &score) {
+template <int kRows, bool kMasked, class T, class Score, class Below = Difference>
+HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &score, const Below &below = Below()) {
   const hn::ScalableTag<float> d;
   const int64_t n = g.n;
   const T *x = static_cast<const T *>(g.x) + r * n;
@@ -70,13 +81,13 @@ HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &sco
       auto s = most[j];
       if constexpr (kKept) s = hn::LoadU(d, y + j * n + i);
       else s = at(j, i);
-      const auto e = ExpBelow0(d, hn::Sub(s, most[j]));
+      const auto e = ExpBelow0(d, below(s, most[j]));
       if constexpr (std::is_same_v<T, float>) StoreF32(e, d, y + j * n + i);
       sum[j] = hn::Add(sum[j], e);
     }
   for (int j = 0; j < kRows; ++j) {
     if (rest) {
-      tail[j] = hn::IfThenElseZero(inside, ExpBelow0(d, hn::Sub(tail[j], most[j])));
+      tail[j] = hn::IfThenElseZero(inside, ExpBelow0(d, below(tail[j], most[j])));
       sum[j] = hn::Add(sum[j], tail[j]);
     }
     sum[j] = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum[j]));
@@ -86,34 +97,60 @@ HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &sco
     for (int j = 0; j < kRows; ++j) {
       auto e = hn::Zero(d);
       if constexpr (std::is_same_v<T, float>) e = hn::LoadU(d, y + j * n + i);
-      else e = ExpBelow0(d, hn::Sub(at(j, i), most[j]));
+      else e = ExpBelow0(d, below(at(j, i), most[j]));
       StoreF32(hn::Mul(e, sum[j]), d, y + j * n + i);
     }
   if (rest)
     for (int j = 0; j < kRows; ++j) StoreF32N(tail[j], d, y + j * n + whole, rest);
 }
 
-// `width` (at most a vector) neighbouring columns of n elements, `stride` apart; load(k) gives their scores.
-template <class T, class Load> HWY_INLINE void Columns(Load load, T *y, int64_t n, int64_t stride, size_t width) {
+// kVectors of neighbouring columns, or one of `width` elements, of n elements that are `stride` apart; load(k, j) gives
+// their scores. They are kept side by side where there is room for them: far apart many share the cache's few places
+// for such addresses. ahead(k) fetches what the next columns take.
+inline constexpr int64_t kKept = 16384, kWide = 4;
+template <int64_t kVectors, class T, class Load, class Ahead, class Below = Difference>
+HWY_INLINE void Columns(const Load &load, const Ahead &ahead, float *HWY_RESTRICT kept, T *y, int64_t n, int64_t stride,
+                        size_t width, const Below &below = Below()) {
   const hn::ScalableTag<float> d;
-  const bool full = width == hn::Lanes(d);
-  auto most = hn::Set(d, -HUGE_VALF), sum = hn::Zero(d);
-  for (int64_t k = 0; k < n; ++k) most = hn::Max(most, load(k));
-  for (int64_t k = 0; k < n; ++k) sum = hn::Add(sum, ExpBelow0(d, hn::Sub(load(k), most)));
-  const auto scale = hn::Div(hn::Set(d, 1.0f), sum);
-  for (int64_t k = 0; k < n; ++k) {
-    const auto v = hn::Mul(ExpBelow0(d, hn::Sub(load(k), most)), scale);
-    if (full) StoreF32(v, d, y + k * stride);
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto put = [&](auto v, int64_t k, int64_t j) HWY_ATTR {
+    if (kVectors > 1 || width == size_t(lanes)) StoreF32(v, d, y + k * stride + j * lanes);
     else StoreF32N(v, d, y + k * stride, width);
+  };
+  hn::Vec<decltype(d)> most[kVectors], sum[kVectors];
+  for (int64_t j = 0; j < kVectors; ++j) most[j] = hn::Set(d, -HUGE_VALF), sum[j] = hn::Zero(d);
+  if (kVectors > 1 || n * lanes <= kKept) {
+    const auto place = [&](int64_t k, int64_t j) { return kept + (k * kVectors + j) * lanes; };
+    for (int64_t k = 0; k < n; ++k)
+      for (int64_t j = 0; j < kVectors; ++j) {
+        const auto s = load(k, j);
+        hn::Store(s, d, place(k, j));
+        most[j] = hn::Max(most[j], s);
+      }
+    for (int64_t k = 0; k < n; ++k) {
+      if (kVectors > 1) ahead(k);
+      for (int64_t j = 0; j < kVectors; ++j) {
+        const auto e = ExpBelow0(d, below(hn::Load(d, place(k, j)), most[j]));
+        hn::Store(e, d, place(k, j));
+        sum[j] = hn::Add(sum[j], e);
+      }
+    }
+    for (int64_t j = 0; j < kVectors; ++j) sum[j] = hn::Div(hn::Set(d, 1.0f), sum[j]);
+    for (int64_t k = 0; k < n; ++k)
+      for (int64_t j = 0; j < kVectors; ++j) put(hn::Mul(hn::Load(d, place(k, j)), sum[j]), k, j);
+    return;
   }
+  for (int64_t k = 0; k < n; ++k) most[0] = hn::Max(most[0], load(k, 0));
+  for (int64_t k = 0; k < n; ++k) sum[0] = hn::Add(sum[0], ExpBelow0(d, below(load(k, 0), most[0])));
+  const auto factor = hn::Div(hn::Set(d, 1.0f), sum[0]);
+  for (int64_t k = 0; k < n; ++k) put(hn::Mul(ExpBelow0(d, below(load(k, 0), most[0])), factor), k, 0);
 }
 
 // Scores without a mask, with one that is added, with one of bools.
 template <int kRows, class T> HWY_INLINE void PlainRows(const SoftmaxRows &g, int64_t r) {
-  const hn::ScalableTag<float> d;
-  const auto scale = hn::Set(d, g.scale);
-  if (g.scale == 1.0f) ContiguousRows<kRows, false, T>(g, r, [&](auto v, auto...) HWY_ATTR { return v; });
-  else ContiguousRows<kRows, false, T>(g, r, [&](auto v, auto...) HWY_ATTR { return hn::Mul(v, scale); });
+  const auto score = [](auto v, auto...) HWY_ATTR { return v; };
+  if (g.scale == 1.0f) ContiguousRows<kRows, false, T>(g, r, score);
+  else ContiguousRows<kRows, false, T>(g, r, score, Scaled{hn::Set(hn::ScalableTag<float>(), g.scale)});
 }
 
 template <int kRows, class T> HWY_INLINE void AddedRows(const SoftmaxRows &g, int64_t r) {
@@ -141,14 +178,17 @@ template <int kRows, class T> HWY_INLINE void ChosenRows(const SoftmaxRows &g, i
   const Hidden hidden(d, g.mask);
   const uint8_t *mask[kRows];
   for (int j = 0; j < kRows; ++j) mask[j] = g.mask.bools() + g.mask.row(r + j);
-  if (g.mask.step())
+  if (g.mask.step()) {
     ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, int64_t i, auto... k) HWY_ATTR {
       return hn::IfThenElse(hidden(mask[j] + i, k...), fill, hn::Mul(v, scale));
     });
-  else
-    ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, auto...) HWY_ATTR {
-      return (*mask[j] != 0) == g.mask.hides ? fill : hn::Mul(v, scale);
-    });
+    return;
+  }
+  // By lanes, all of a row: behind a branch the compiler might fuse the product with what follows.
+  hn::Mask<decltype(d)> gone[kRows];
+  for (int j = 0; j < kRows; ++j) gone[j] = AllLanes(d, (*mask[j] != 0) == g.mask.hides);
+  ContiguousRows<kRows, true, T>(
+      g, r, [&](auto v, int j, auto...) HWY_ATTR { return hn::IfThenElse(gone[j], fill, hn::Mul(v, scale)); });
 }
 
 // Rows [begin, end) along the last axis. Each kind of mask has its loop: constants are loaded once for many short rows.
@@ -173,42 +213,89 @@ template <class T> void NanToZero(const SoftmaxRows &g, int64_t begin, int64_t e
   }
 }
 
-// Along another axis than the last.
+// Along another axis than the last, a vector of neighbouring columns at a time: they read as many neighbours of the
+// mask, or one element, or each its own where the mask is broadcast in between. What the loops read is copied, from g
+// and into their functions: a vector that is stored might lie there, for all that the compiler knows.
 template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto scale = hn::Set(d, g.scale);
-  for (int64_t r = begin; r < end;) {
-    const int64_t column = r % g.inner, width = std::min({lanes, g.inner - column, end - r});
+  const int64_t lanes = int64_t(hn::Lanes(d)), wide = kWide * lanes, inner = g.inner, step = g.mask.step();
+  const auto scale = hn::Set(d, g.scale), fill = hn::Set(d, g.fill), factor = hn::Set(d, g.mask_scale);
+  const Hidden hidden(d, g.mask);
+  const bool hides = g.mask.hides;
+  const auto [length, along] = g.mask.run();
+  HWY_ALIGN float kept[kKept];
+  const int64_t size = g.mask.chosen ? 1 : int64_t(sizeof(T));
+  const char *beside = nullptr;  // what lies along x in the mask
+  int64_t from = -1;             // where the mask lies for row r
+  for (int64_t r = begin, width; r < end; r += width) {
+    const int64_t column = r % inner, left = length - column % length;
+    width = std::min({inner - column, end - r, length < lanes ? lanes : left});
+    width = width >= wide && g.n * wide <= kKept ? wide : std::min(width, lanes);
     const int64_t at = g.begin(r);
     const T *x = static_cast<const T *>(g.x) + at;
     T *y = static_cast<T *>(g.y) + at;
-    auto load = [&](int64_t k) HWY_ATTR {
-      return width == lanes ? LoadF32(d, x + k * g.inner) : LoadF32N(d, x + k * g.inner, size_t(width));
+    // score(p, i, k) of a vector at p, the i-th column of these and the k-th element, score(p, i, k, count) of less.
+    const auto columns = [&](const auto &score, auto... below) HWY_ATTR {
+      const auto vectors = [=](int64_t k, int64_t j)
+                               HWY_ATTR { return score(x + k * inner + j * lanes, j * lanes, k); };
+      const auto some = [=](int64_t k, int64_t) HWY_ATTR { return score(x + k * inner, 0, k, size_t(width)); };
+      const auto ahead = [=](int64_t k) HWY_ATTR {
+        for (int64_t i = wide; i < 2 * wide; i += int64_t(64 / sizeof(T))) hwy::Prefetch(x + k * inner + i);
+        if (!beside) return;
+        for (int64_t i = wide; i < 2 * wide; i += int64_t(64) / size) hwy::Prefetch(beside + (k * step + i) * size);
+      };
+      if (width == wide) Columns<kWide>(vectors, ahead, kept, y, g.n, inner, size_t(lanes), below...);
+      else if (width == lanes) Columns<1>(vectors, ahead, kept, y, g.n, inner, size_t(lanes), below...);
+      else Columns<1>(some, ahead, kept, y, g.n, inner, size_t(width), below...);
     };
-    if (g.mask.data) {
-      int64_t from[hn::MaxLanes(d)];
-      for (int64_t i = 0; i < width; ++i) from[i] = g.mask.row(r + i);
-      const auto fill = hn::Set(d, g.fill);
-      Columns(
-          [&](int64_t k) HWY_ATTR {
-            HWY_ALIGN float mask[hn::MaxLanes(d)] = {};
-            for (int64_t i = 0; i < width; ++i) {
-              const int64_t each = from[i] + k * g.mask.step();
-              mask[i] = g.mask.chosen ? float(g.mask.gone(each))
-                                      : float(static_cast<const T *>(g.mask.data)[each]) * g.mask_scale;
-            }
-            const auto m = hn::Load(d, mask);
-            if (!g.mask.chosen) return hn::MulAdd(load(k), scale, m);
-            return hn::IfThenElse(hn::Ne(m, hn::Zero(d)), fill, hn::Mul(load(k), scale));
-          },
-          y, g.n, g.inner, size_t(width));
-    } else if (g.scale != 1.0f) {
-      Columns([&](int64_t k) HWY_ATTR { return hn::Mul(load(k), scale); }, y, g.n, g.inner, size_t(width));
-    } else {
-      Columns(load, y, g.n, g.inner, size_t(width));
+    if (!g.mask.data) {
+      const auto score = [=](const T *p, int64_t, int64_t, auto... some) HWY_ATTR { return LoadSome(d, p, some...); };
+      if (g.scale == 1.0f) columns(score);
+      else columns(score, Scaled{scale});
+      continue;
     }
-    r += width;
+    if (from < 0 || column % length == 0) from = g.mask.row(r);
+    if (along) beside = static_cast<const char *>(g.mask.data) + from * size;
+    if (width > left) {
+      HWY_ALIGN float mask[hn::MaxLanes(d)] = {};
+      int64_t each[hn::MaxLanes(d)];
+      for (int64_t i = 0; i < width; ++i) each[i] = g.mask.row(r + i);
+      from = -1;
+      columns([&](const T *p, int64_t, int64_t k, auto... some) HWY_ATTR {
+        for (int64_t i = 0; i < width; ++i) {
+          const int64_t m = each[i] + k * step;
+          mask[i] = g.mask.chosen ? float(g.mask.gone(m)) : float(static_cast<const T *>(g.mask.data)[m]);
+        }
+        const auto v = LoadSome(d, p, some...), m = hn::Load(d, mask);
+        if (!g.mask.chosen) return hn::MulAdd(v, scale, hn::Mul(m, factor));
+        return hn::IfThenElse(hn::Ne(m, hn::Zero(d)), fill, hn::Mul(v, scale));
+      });
+      continue;
+    }
+    if (g.mask.chosen) {
+      const uint8_t *bools = g.mask.bools() + from;
+      if (along)
+        columns([=](const T *p, int64_t i, int64_t k, auto... some) HWY_ATTR {
+          return hn::IfThenElse(hidden(bools + k * step + i, some...), fill, hn::Mul(LoadSome(d, p, some...), scale));
+        });
+      else
+        columns([=](const T *p, int64_t, int64_t k, auto... some) HWY_ATTR {
+          const auto gone = AllLanes(d, (bools[k * step] != 0) == hides);
+          return hn::IfThenElse(gone, fill, hn::Mul(LoadSome(d, p, some...), scale));
+        });
+    } else {
+      const T *added = static_cast<const T *>(g.mask.data) + from;
+      if (along)
+        columns([=](const T *p, int64_t i, int64_t k, auto... some) HWY_ATTR {
+          return hn::MulAdd(LoadSome(d, p, some...), scale,
+                            hn::Mul(LoadSome(d, added + k * step + i, some...), factor));
+        });
+      else
+        columns([=](const T *p, int64_t, int64_t k, auto... some) HWY_ATTR {
+          return hn::MulAdd(LoadSome(d, p, some...), scale, hn::Mul(hn::Set(d, float(added[k * step])), factor));
+        });
+    }
+    if (along) from += width;
   }
 }
 
@@ -252,6 +339,10 @@ SoftmaxRows rows_of(const Context &c) {
   g.fill = float(c.attr_float("fill", -HUGE_VAL)) * g.mask_scale;
   g.nan_to_zero = c.attr_bool("nan_to_zero", false);
   g.mask = softmax_mask(c, 1, g.axis);
+  // By a scale below 0 the largest score is none of the largest x, and by a tiny one it may count how far x lie apart
+  // that differ by more than float32 holds: a mask of 0, of any dtype, makes scores of them that are rounded once.
+  static constexpr float kNothing = 0.0f;
+  if (!g.mask.data && !(g.scale > 1e-36f)) g.mask.data = &kNothing, g.mask_scale = 1.0f;
   return g;
 }
 

@@ -46,6 +46,22 @@ struct SoftmaxMask {
     }
     return at;
   }
+  // Of rows that are neighbours along the dimensions behind the axis, from a multiple of `length` on: so many lie side
+  // by side in the mask, or share an element.
+  struct Run {
+    int64_t length = 1;
+    bool along = false;
+  };
+  Run run() const {
+    Run found;
+    for (int k = rank - 1; k > axis; --k) {
+      if (dims[k] == 1) continue;
+      if (found.length == 1) found.along = stride[k] != 0;
+      else if (stride[k] != (found.along ? found.length : 0)) break;
+      found.length *= dims[k];
+    }
+    return found;
+  }
   // Where it lies for x's i-th element.
   int64_t of(int64_t i) const {
     int64_t at = 0;
@@ -79,16 +95,16 @@ inline void mask_strides(std::span<const int64_t> x, std::span<const int64_t> ma
   }
 }
 
-// Input i, where there is one.
+// Input i, where there is one, else of no data and broadcast.
 inline SoftmaxMask softmax_mask(const Context &c, int i, int axis) {
   SoftmaxMask m{};
-  if (c.inputs() <= i) return m;
   const auto x = c.input(0).shape();
+  m.rank = int(x.size()), m.axis = axis;
+  std::copy(x.begin(), x.end(), m.dims);
+  if (c.inputs() <= i) return m;
   m.data = c.input(i).raw();
   m.chosen = c.input(i).dtype() == OPGRAFT_BOOL;
   m.hides = c.attr_bool("hides", false);
-  m.rank = int(x.size()), m.axis = axis;
-  std::copy(x.begin(), x.end(), m.dims);
   mask_strides(x, c.input(i).shape(), m.stride);
   return m;
 }

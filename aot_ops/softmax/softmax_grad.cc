@@ -61,31 +61,30 @@ HWY_INLINE void GradColumns(const T *dy, const T *y, T *dx, const SoftmaxGradRow
   }
 }
 
-// 0 where the mask hides the score: of row r along the last axis, or of any.
-template <class T> void HideRow(const SoftmaxGradRows &a, int64_t r, T *dx) {
-  const hn::ScalableTag<float> d;
-  const int64_t at = a.mask.row(r), lanes = int64_t(hn::Lanes(d));
-  if (!a.mask.step()) {
-    if (a.mask.gone(at)) std::fill_n(dx, a.n, T(0.0f));
-    return;
-  }
-  const Hidden hidden(d, a.mask);
-  const uint8_t *mask = a.mask.bools() + at;
+// 0 where the n bools hide the score.
+template <class D, class T> HWY_INLINE void Hide(const Hidden<D> &hidden, const uint8_t *mask, T *dx, int64_t n) {
+  const D d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
   int64_t i = 0;
-  for (; i + lanes <= a.n; i += lanes) StoreF32(hn::IfThenZeroElse(hidden(mask + i), LoadF32(d, dx + i)), d, dx + i);
-  if (const size_t rest = size_t(a.n - i))
+  for (; i + lanes <= n; i += lanes) StoreF32(hn::IfThenZeroElse(hidden(mask + i), LoadF32(d, dx + i)), d, dx + i);
+  if (const size_t rest = size_t(n - i))
     StoreF32N(hn::IfThenZeroElse(hidden(mask + i, rest), LoadF32N(d, dx + i, rest)), d, dx + i, rest);
 }
+
+// Rows along the last axis, or as many neighbouring columns as lie side by side in the mask or share an element.
 template <class T> void HideRows(const SoftmaxGradRows &a, int64_t begin, int64_t end) {
-  for (int64_t r = begin; r < end; ++r) {
+  const Hidden hidden(hn::ScalableTag<float>(), a.mask);
+  const bool last = a.inner == 1;
+  const auto [length, along] = last ? SoftmaxMask::Run{1, a.mask.step() != 0} : a.mask.run();
+  for (int64_t r = begin, count; r < end; r += count) {
+    count = std::min(length - r % length, end - r);  // which is a part of the columns
+    const int64_t from = a.mask.row(r), lines = last ? 1 : a.n, width = last ? a.n : count;
     T *dx = static_cast<T *>(a.dx) + a.begin(r);
-    if (a.inner == 1) {
-      HideRow(a, r, dx);
-      continue;
+    for (int64_t k = 0; k < lines; ++k, dx += a.inner) {
+      const int64_t at = from + k * a.mask.step();
+      if (along) Hide(hidden, a.mask.bools() + at, dx, width);
+      else if (a.mask.gone(at)) std::fill_n(dx, width, T(0.0f));
     }
-    const int64_t at = a.mask.row(r);
-    for (int64_t k = 0; k < a.n; ++k)
-      if (a.mask.gone(at + k * a.mask.step())) dx[k * a.inner] = T(0.0f);
   }
 }
 

@@ -66,24 +66,95 @@ def test_softmax_by_exp(write):
     close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
 
 
-def exp_along(x, axis, of_sum=None, total="ReduceSum", invert=False):
-    e = ops.exp(x - ops.primitive("ReduceMax", x, axis=[axis], keep_dims=True))
+def largest(x, axis, how="ReduceMax"):
+    if how == "MaxDim":
+        return ops.primitive("MaxDim", x, dim=axis, keepdim=True)[0]
+    if how == "ArgMaxWithValue":
+        return ops.primitive("ArgMaxWithValue", x, axis=axis, keep_dims=True)[1]
+    return ops.primitive("ReduceMax", x, axis=[axis], keep_dims=True)
+
+
+def exp_along(x, axis, of_sum=None, total="ReduceSum", invert=False, most="ReduceMax"):
+    e = ops.exp(x - largest(x, axis, most))
     s = ops.primitive(total, e, axis=[axis if of_sum is None else of_sum], keep_dims=True)
     return e * ops.reciprocal(s) if invert else e / s
 
 
-@pytest.mark.parametrize("axis", [0, 1, 2, 3, -1, -2, -3, -4])
-def test_softmax_by_exp_along_any_axis_of_four(axis, tmp_path):
-    for write in (
-        lambda x: exp_along(x, axis),
-        lambda x: exp_along(x * 0.125, axis, total="SumExt"),
-        lambda x: exp_along(x, axis, invert=True),
-        lambda x: exp_along(x, axis, total="SumExt", invert=True),
+@pytest.mark.parametrize("rank,axis", [(rank, axis) for rank in range(1, 7) for axis in range(-rank, rank)])
+def test_softmax_by_exp_along_any_axis(rank, axis, tmp_path):
+    """Also where the sum counts it from the other end, and with what stands before a Softmax."""
+    shape = (3, 2, 5, 4, 3, 2)[-rank:]
+    x, m, keep = normal(*shape) * 4, normal(*shape[1:], seed=1), normal(*shape, seed=2) > 0
+    other = axis - rank if axis >= 0 else axis + rank
+    low = Tensor(np.float32(-1e4))
+    for write, given in (
+        (lambda x: exp_along(x, axis), [x]),
+        (lambda x: exp_along(x, axis, of_sum=other, invert=True), [x]),
+        (lambda x: exp_along(x * 0.125, axis, total="SumExt", most="MaxDim"), [x]),
+        (lambda x: exp_along(x, axis, of_sum=other, most="ArgMaxWithValue"), [x]),
+        (lambda x, m: exp_along(x / 8.0 + m, axis, of_sum=other, total="SumExt", invert=True), [x, m]),
+        (lambda x, k: exp_along(ops.where(k, x, low) * 0.125, axis), [x, keep]),
     ):
-        assert left(write, (SCORES,), tmp_path) == ["ScaledMaskedSoftmax"]
-        names, before, after = graft(write, SCORES)
-        assert names == ["ScaledMaskedSoftmax"]
-        close(after[0], before[0], 2 * (4 * np.abs(SCORES).max() + N + 10))
+        assert left(write, given, tmp_path) == ["ScaledMaskedSoftmax"]
+        names, before, after = graft(write, *given)
+        close(after[0], before[0], 2 * (4 * 20 + 5 + 10))  # scores of 20 at most, of which five at most are added up
+
+
+@pytest.mark.parametrize("most", ["MaxDim", "ArgMaxWithValue"])
+def test_a_place_of_the_maximum_that_is_used_is_left(most):
+    def write(x):
+        which = {"dim": -1, "keepdim": True} if most == "MaxDim" else {"axis": -1, "keep_dims": True}
+        found = ops.primitive(most, x, **which)
+        value, index = found if most == "MaxDim" else found[::-1]
+        e = ops.exp(x - value)
+        return e / ops.reduce_sum(e, -1, True), index
+
+    names, before, after = graft(write, SCORES)
+    assert names == []
+    for a, b in zip(after, before):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("axes", [[1, 2], [-1, 0], []])
+def test_softmax_over_several_axes_is_left_alone(axes):
+    def write(x):
+        e = ops.exp(x - ops.primitive("ReduceMax", x, axis=axes, keep_dims=True))
+        return e / ops.primitive("ReduceSum", e, axis=axes, keep_dims=True)
+
+    names, before, after = graft(write, SCORES, prove=False)
+    assert names == []
+    np.testing.assert_array_equal(after[0], before[0])
+
+
+@pytest.mark.parametrize(
+    "dtype,low", [(np.float16, -6e4), *((t, v) for t in (np.float32, BF16) for v in (-1e9, -1e30, -3e38))]
+)
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("scale", [0.3, 1 / 3, 80**-0.5])
+def test_large_scores_that_are_equal(scale, low, axis, dtype):
+    """As where a finite number hides a row whole before the scale: equal weights, and their gradient."""
+    x, dy = np.full((6, 33, 20), low, np.float32).astype(dtype), normal(6, 33, 20).astype(dtype)
+    y = _core.run_op(_core.resolve("ScaledMaskedSoftmax"), [x], {"scale": scale, "axis": axis})[0]
+    n, to_type = x.shape[axis], {np.float32: 1, np.float16: 2**13, BF16: 2**16}[dtype]
+    close(y, np.full(x.shape, 1 / n), n / 4 + 9 + to_type)
+    dx = _core.run_op(_core.resolve("ScaledMaskedSoftmaxGrad"), [dy, y], {"scale": scale, "axis": axis})[0]
+    # The sum of n products, of weights as good as these, whose rounding counts twice in it, and once in the product.
+    wide = dy.astype(np.float64)
+    mean = wide.mean(axis, keepdims=True)
+    off = (3 * (n / 4 + 9 + to_type) + n + 12 + to_type) * U * (np.abs(wide) + np.abs(wide).mean(axis, keepdims=True))
+    assert (np.abs(dx.astype(np.float64) - scale / n * (wide - mean)) <= scale / n * off + 2.0**-24).all()
+
+
+def test_a_scale_of_scores_that_a_number_hid(tmp_path):
+    """The graph's own product was rounded before its Softmax, and is one factor here."""
+    x = SCORES.copy()
+    x[1, 2] = np.finfo(np.float32).min
+    x[0, :, 3, 5:] = -1e9
+    for axis in (-1, 2, 0):
+        write = lambda x: ops.softmax(x * 80**-0.5, axis)  # noqa: B023, E731
+        assert left(write, (x,), tmp_path) == ["ScaledMaskedSoftmax"]
+        names, before, after = graft(write, x, prove=False)
+        close(after[0], before[0], 2 * (4 * 20 + N + 10))
 
 
 @pytest.mark.parametrize("axis,of_sum", [(0, 1), (1, 2), (2, -1), (-1, -2), (-2, -3), (0, -1)])
