@@ -77,8 +77,11 @@ SIZES = [
 
 
 def row(op, dtype, shapes, **attrs):
+    """Weights and biases also come as constants, which are packed."""
+    constants = range(1, min(len(shapes), 3) if op in ("Dense", "DenseAdd") else len(shapes))
     inputs = [(dtype, s) for s in shapes]
-    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
+    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST,
+            "constant": constants}  # fmt: skip
 
 
 def weight(k, n, transpose_b):

@@ -107,6 +107,7 @@ def case(op, dtype, batch_a, batch_b, m, n, k, ta, tb):
         "attrs": {"transpose_a": ta, "transpose_b": tb},
         "rtol": TOLERANCE[dtype],
         "atol": SMALLEST,
+        "constant": [1],  # b, which is packed
     }
 
 
@@ -122,7 +123,14 @@ CASES = (
     + [case("MatMul", t, (2, 3), (), 5, 40, 20, False, True) for t in TOLERANCE]
     + [case("BatchMatMul", t, *b, 9, 35, 18, *f) for t in TOLERANCE for b in BATCHES for f in FLAGS]
     + [
-        {"op": "MatMulExt", "inputs": [(t, a), (t, b)], "attrs": {}, "rtol": TOLERANCE[t], "atol": SMALLEST}
+        {
+            "op": "MatMulExt",
+            "inputs": [(t, a), (t, b)],
+            "attrs": {},
+            "rtol": TOLERANCE[t],
+            "atol": SMALLEST,
+            "constant": [1],
+        }
         for t in TOLERANCE
         for a, b in SHAPES
     ]
@@ -133,6 +141,7 @@ CASES = (
             "attrs": {},
             "rtol": TOLERANCE["float32"],
             "atol": SMALLEST,
+            "constant": [1],
         }
     ]
 )

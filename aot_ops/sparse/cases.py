@@ -110,8 +110,16 @@ def sparse(rows, columns, density):
     return s.astype(np.float32)
 
 
+def held(op, attrs):
+    """What is the sparse operand, which also comes as a constant."""
+    if op.startswith("SparseMatMul"):
+        return [0 if attrs.get("a_is_sparse") else 1]
+    return {"CSRMM": range(4), "CSRMMGrad": range(3), "SparseTensorDenseMatmul": range(3)}.get(op, range(2))
+
+
 def case(op, dtype, inputs, **attrs):
-    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
+    return {"op": op, "inputs": inputs, "attrs": attrs, "rtol": TOLERANCE[dtype], "atol": SMALLEST,
+            "constant": held(op, attrs)}  # fmt: skip
 
 
 def dense_cases():

@@ -1,7 +1,7 @@
 // SparseTensorDenseMatmul(indices, values, sparse_shape, dense), MindSpore's product of a sparse matrix by coordinates
 // and a dense one, and its gradient. What is constant is checked and packed once, at plan time; else it is checked and
 // sorted into rows at every call.
-#include "aot_ops/sparse/indexed.h"
+#include "aot_ops/sparse/held.h"
 
 namespace opgraft {
 namespace {
@@ -88,28 +88,23 @@ bool empty(const Context &c) {
 void Kernel(Context &c) {
   if (empty(c)) return;
   const Product p = product(c, c.output(0).raw());
-  if (const Packed *packed = packed_of(c, 1, {0})) multiply(c, p, *packed);
+  if (const Held *held = held_of(c, 1, p.rows, p.inner, {0})) multiply(c, p, *held);
   else multiply(c, p, rows_of(c));
 }
 void Reference(Context &c) {
   if (!empty(c)) reference(c, product(c, c.output(0).raw()), rows_of(c));
 }
 
-bool packs(const Arguments &c) {
-  const auto [rows, columns] = shape_of(c);
-  return all_known(c, {0, 1}) && worth_packing(rows, columns, c.input(1).size()) &&
-         worth_packing(columns, rows, c.input(1).size());
-}
+Holder holder(const Arguments &c) { return {rows_of(c), c.input(1).dtype(), false}; }
 uint64_t PackedBytes(InferContext &c, int input) {
-  if (input != 1 || !packs(c)) return 0;
-  Csr m = rows_of(c);
-  return Packing(m, false).bytes();
+  const auto [rows, columns] = shape_of(c);
+  return input == 1 && all_known(c, {0, 1}) && holdable(rows, columns, c.input(1).size()) ? holder(c).bytes() : 0;
 }
-void Pack(InferContext &c, int, void *to) { write_packed(c, rows_of(c), to, {0}); }
+void Pack(InferContext &c, int, void *to) { holder(c).write(c, {0}, to); }
 uint64_t Workspace(InferContext &c) {
-  if (!packs(c)) return 0;
+  if (!all_known(c, {0, 1})) return 0;
   const Product p = product(c, nullptr);
-  return p.columns < 0 ? 0 : workspace_bytes(p, processors());
+  return p.columns >= 0 && worth_packing(p.rows, p.inner, c.input(1).size()) ? workspace_bytes(p, processors()) : 0;
 }
 
 // (indices, values, dense, dout) -> d values[i] = dout[row] . dense[column], d dense = S^T dout, S what was multiplied.
@@ -122,31 +117,74 @@ void InferGrad(InferContext &c) {
   for (int i = 0; i < 3; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
 }
 
+// Of what was multiplied.
+std::array<int64_t, 2> shape_of_grad(const Arguments &c) {
+  return {c.input(3).dim(0), c.input(2).dim(adjoint_dt(c) ? 1 : 0)};
+}
+void check_grad(const Arguments &c, int64_t rows, int64_t columns) {
+  if (adjoint_st(c)) std::swap(rows, columns);
+  check_coordinates(c, rows, columns);
+}
+Csr transposed(const Arguments &c, int64_t rows, int64_t columns) {
+  return adjoint_st(c) ? from_coordinates(c, columns, rows, false) : from_coordinates(c, rows, columns, true);
+}
+Positions positions(const Arguments &c) {
+  const int64_t entries = c.input(1).dim(0);
+  const bool st = adjoint_st(c);
+  Positions at{std::vector<int32_t>(size_t(entries)), std::vector<int32_t>(size_t(entries))};
+  by_types(c, c.input(1).dtype(), c.input(0).dtype(), [&](auto, auto index) {
+    const auto *of = c.input(0).data<decltype(index)>();
+    for (int64_t i = 0; i < entries; ++i) {
+      at.rows[size_t(i)] = int32_t(of[2 * i + st]);
+      at.columns[size_t(i)] = int32_t(of[2 * i + !st]);
+    }
+  });
+  return at;
+}
+
 template <bool kReference> void RunGrad(Context &c) {
-  const bool st = adjoint_st(c), dt = adjoint_dt(c);
+  const bool dt = adjoint_dt(c);
   const TensorView dense = c.input(2), dout = c.input(3);
-  const int64_t rows = dout.dim(0), columns = dense.dim(dt ? 1 : 0), n = dout.dim(1), entries = c.input(1).dim(0);
-  st ? check_coordinates(c, columns, rows) : check_coordinates(c, rows, columns);
+  const auto [rows, columns] = shape_of_grad(c);
+  const int64_t n = dout.dim(1), entries = c.input(1).dim(0);
+  const Held *held = kReference ? nullptr : held_of(c, 1, columns, rows, {0});
+  if (!held) check_grad(c, rows, columns);
   if (n == 0 || entries == 0) return no_gradient(c, 3);
   no_gradient(c, 1);
   const Product forward = product(dense, dt, rows, columns, nullptr);
   const Product of_dense{
       dense.dtype(), columns, rows, n, {dout.raw(), n, 1}, {c.output(2).raw(), dt ? 1 : n, dt ? columns : 1}};
-  Positions at;
-  by_types(c, c.input(1).dtype(), c.input(0).dtype(), [&](auto, auto index) {
-    const auto *of = c.input(0).data<decltype(index)>();
-    for (int64_t i = 0; i < entries; ++i) {
-      at.rows.push_back(int64_t(of[2 * i + st]));
-      at.columns.push_back(int64_t(of[2 * i + !st]));
-    }
-  });
-  const Csr transposed = st ? from_coordinates(c, columns, rows, false) : from_coordinates(c, rows, columns, true);
+  if (held) {
+    sampled_entries(c, forward, of_dense.d, held->at<int32_t>(held->rows_of), held->at<int32_t>(held->columns_of),
+                    entries, c.output(1).raw());
+    return multiply(c, of_dense, *held);
+  }
+  const Csr turned = transposed(c, rows, columns);
+  const Positions at = positions(c);
   if (kReference) {
     reference_entries(c, forward, of_dense.d, at, c.output(1).raw());
-    return reference(c, of_dense, transposed);
+    return reference(c, of_dense, turned);
   }
   sampled_entries(c, forward, of_dense.d, at.rows.data(), at.columns.data(), entries, c.output(1).raw());
-  multiply(c, of_dense, transposed);
+  multiply(c, of_dense, turned);
+}
+
+Holder holder_of_grad(const Arguments &c) {
+  const auto [rows, columns] = shape_of_grad(c);
+  check_grad(c, rows, columns);
+  Csr turned = transposed(c, rows, columns);
+  return {std::move(turned), c.input(1).dtype(), false, positions(c)};
+}
+uint64_t PackedBytesGrad(InferContext &c, int input) {
+  const auto [rows, columns] = shape_of_grad(c);
+  return input == 1 && all_known(c, {0, 1}) && holdable(rows, columns, c.input(1).size()) ? holder_of_grad(c).bytes()
+                                                                                          : 0;
+}
+void PackGrad(InferContext &c, int, void *to) { holder_of_grad(c).write(c, {0}, to); }
+uint64_t WorkspaceGrad(InferContext &c) {
+  const auto [rows, columns] = shape_of_grad(c);
+  if (!all_known(c, {0, 1}) || !worth_packing(columns, rows, c.input(1).size()) || c.input(3).dim(1) < 0) return 0;
+  return workspace_bytes({c.input(1).dtype(), columns, rows, c.input(3).dim(1), {}, {}}, processors());
 }
 
 }  // namespace
@@ -156,4 +194,4 @@ using namespace opgraft;
 OPGRAFT_OP(SparseTensorDenseMatmul, .inputs = -1, .infer = Infer, .kernel = Kernel, .reference = Reference,
            .workspace = Workspace, .packed_bytes = PackedBytes, .pack = Pack, .backward = "SparseTensorDenseMatmulGrad")
 OPGRAFT_OP(SparseTensorDenseMatmulGrad, .inputs = 4, .outputs = 3, .infer = InferGrad, .kernel = RunGrad<false>,
-           .reference = RunGrad<true>)
+           .reference = RunGrad<true>, .workspace = WorkspaceGrad, .packed_bytes = PackedBytesGrad, .pack = PackGrad)

@@ -1,7 +1,7 @@
 // CSRMM(indptr, indices, values, dense_shape, dense), MindSpore's product of a sparse matrix by CSR arrays and a dense
 // one, and its gradient. Arrays that are constant are checked and packed once, at plan time; else they are checked at
 // every call and read as they are.
-#include "aot_ops/sparse/indexed.h"
+#include "aot_ops/sparse/held.h"
 
 namespace opgraft {
 namespace {
@@ -28,16 +28,20 @@ void check_types(const Arguments &c) {
           ", got ", c.input(1).shape());
 }
 
-// Checks every index: for the kernel, its twin and the packing.
+Arrays unchecked(const Arguments &c, int64_t rows, int64_t columns) {
+  return {rows,
+          columns,
+          c.input(2).dim(0),
+          c.input(0).raw(),
+          c.input(1).raw(),
+          c.input(2).raw(),
+          c.input(2).dtype(),
+          c.input(0).dtype()};
+}
+
+// Checks every index: for the kernel, its twin and what is held.
 Arrays arrays(const Arguments &c, int64_t rows, int64_t columns) {
-  const Arrays a{rows,
-                 columns,
-                 c.input(2).dim(0),
-                 c.input(0).raw(),
-                 c.input(1).raw(),
-                 c.input(2).raw(),
-                 c.input(2).dtype(),
-                 c.input(0).dtype()};
+  const Arrays a = unchecked(c, rows, columns);
   check_indptr(c, rows);
   check_columns(c, "dense_shape", columns);
   by_types(c, a.dtype, a.index, [&](auto, auto index) {
@@ -82,8 +86,9 @@ Product product(const Context &c, int64_t rows, int64_t columns) {
 void Kernel(Context &c) {
   const auto [rows, columns] = shape_of(c);
   const Product p = product(c, rows, columns);
-  if (const Packed *packed = packed_of(c, 2, {0, 1})) return multiply(c, p, *packed);
-  const Arrays a = arrays(c, rows, columns);
+  const Held *held = held_of(c, 2, rows, columns, {0, 1});
+  if (held && held->form != Held::kAsGiven) return multiply(c, p, *held);
+  const Arrays a = held ? unchecked(c, rows, columns) : arrays(c, rows, columns);
   by_types(c, a.dtype, a.index, [&](auto, auto index) {
     using I = decltype(index);
     multiply(c, p, CsrView<I>{static_cast<const I *>(a.indptr), static_cast<const I *>(a.indices), a.values});
@@ -95,17 +100,15 @@ void Reference(Context &c) {
   reference(c, product(c, rows, columns), rows_of(c, arrays(c, rows, columns)));
 }
 
+Holder holder(const Arguments &c) {
+  const auto [rows, columns] = shape_of(c);
+  return {rows_of(c, arrays(c, rows, columns)), c.input(2).dtype(), true};
+}
 uint64_t PackedBytes(InferContext &c, int input) {
-  if (input != 2 || !all_known(c, {0, 1, 2})) return 0;
   const auto [rows, columns] = shape_of(c);
-  if (!worth_packing(rows, columns, c.input(2).size())) return 0;
-  Csr m = rows_of(c, arrays(c, rows, columns));
-  return Packing(m, false).bytes();
+  return input == 2 && all_known(c, {0, 1, 2}) && holdable(rows, columns, c.input(2).size()) ? holder(c).bytes() : 0;
 }
-void Pack(InferContext &c, int, void *to) {
-  const auto [rows, columns] = shape_of(c);
-  write_packed(c, rows_of(c, arrays(c, rows, columns)), to, {0, 1});
-}
+void Pack(InferContext &c, int, void *to) { holder(c).write(c, {0, 1}, to); }
 uint64_t Workspace(InferContext &c) {
   if (!all_known(c, {0, 1, 2})) return 0;
   const auto [rows, columns] = shape_of(c);
@@ -125,22 +128,26 @@ void InferGrad(InferContext &c) {
   for (int i = 0; i < 4; ++i) c.output(c.input(i).dtype(), c.input(i).shape());
 }
 
-Arrays grad_arrays(const Arguments &c) { return arrays(c, c.input(4).dim(0), c.input(3).dim(0)); }
-
 Positions positions(const Csr &m) {
-  Positions p{{}, {m.columns.begin(), m.columns.end()}};
+  Positions p{{}, m.columns};
   for (int64_t r = 0; r < m.rows; ++r)
-    p.rows.insert(p.rows.end(), size_t(m.begin[size_t(r) + 1] - m.begin[size_t(r)]), r);
+    p.rows.insert(p.rows.end(), size_t(m.begin[size_t(r) + 1] - m.begin[size_t(r)]), int32_t(r));
   return p;
 }
 
 template <bool kReference> void RunGrad(Context &c) {
-  const Arrays a = grad_arrays(c);
-  const int64_t n = c.input(3).dim(1);
+  const int64_t n = c.input(3).dim(1), rows = c.input(4).dim(0), columns = c.input(3).dim(0);
+  const Held *held = kReference ? nullptr : held_of(c, 2, columns, rows, {0, 1});
+  const Arrays a = held ? unchecked(c, rows, columns) : arrays(c, rows, columns);
   if (n == 0 || a.entries == 0) return no_gradient(c, 4);
   no_gradient(c, 2);
   const Product forward{a.dtype, a.rows, a.columns, n, {c.input(3).raw(), n, 1}, {}};
   const Product of_dense{a.dtype, a.columns, a.rows, n, {c.input(4).raw(), n, 1}, {c.output(3).raw(), n, 1}};
+  if (held) {
+    sampled_entries(c, forward, of_dense.d, held->at<int32_t>(held->rows_of), held->at<int32_t>(held->columns_of),
+                    a.entries, c.output(2).raw());
+    return multiply(c, of_dense, *held);
+  }
   const Csr m = rows_of(c, a);
   const Positions at = positions(m);
   if (kReference) {
@@ -148,17 +155,24 @@ template <bool kReference> void RunGrad(Context &c) {
     return reference(c, of_dense, transpose(m));
   }
   sampled_entries(c, forward, of_dense.d, at.rows.data(), at.columns.data(), a.entries, c.output(2).raw());
-  if (const Packed *packed = packed_of(c, 2, {0, 1})) multiply(c, of_dense, *packed);
-  else multiply(c, of_dense, transpose(m));
+  multiply(c, of_dense, transpose(m));
 }
 
-uint64_t PackedBytesGrad(InferContext &c, int input) {
-  if (input != 2 || !all_known(c, {0, 1, 2})) return 0;
-  if (!worth_packing(c.input(3).dim(0), c.input(4).dim(0), c.input(2).size())) return 0;
-  Csr m = transpose(rows_of(c, grad_arrays(c)));
-  return Packing(m, false).bytes();
+Holder holder_of_grad(const Arguments &c) {
+  const Csr m = rows_of(c, arrays(c, c.input(4).dim(0), c.input(3).dim(0)));
+  return {transpose(m), c.input(2).dtype(), false, positions(m)};
 }
-void PackGrad(InferContext &c, int, void *to) { write_packed(c, transpose(rows_of(c, grad_arrays(c))), to, {0, 1}); }
+uint64_t PackedBytesGrad(InferContext &c, int input) {
+  const bool held =
+      input == 2 && all_known(c, {0, 1, 2}) && holdable(c.input(4).dim(0), c.input(3).dim(0), c.input(2).size());
+  return held ? holder_of_grad(c).bytes() : 0;
+}
+void PackGrad(InferContext &c, int, void *to) { holder_of_grad(c).write(c, {0, 1}, to); }
+uint64_t WorkspaceGrad(InferContext &c) {
+  const int64_t rows = c.input(3).dim(0), inner = c.input(4).dim(0), n = c.input(4).dim(1);
+  if (!all_known(c, {0, 1, 2}) || !worth_packing(rows, inner, c.input(2).size()) || n < 0) return 0;
+  return workspace_bytes({c.input(2).dtype(), rows, inner, n, {}, {}}, processors());
+}
 
 }  // namespace
 }  // namespace opgraft
@@ -167,4 +181,4 @@ using namespace opgraft;
 OPGRAFT_OP(CSRMM, .inputs = -1, .infer = Infer, .kernel = Kernel, .reference = Reference, .workspace = Workspace,
            .packed_bytes = PackedBytes, .pack = Pack, .backward = "CSRMMGrad")
 OPGRAFT_OP(CSRMMGrad, .inputs = 5, .outputs = 4, .infer = InferGrad, .kernel = RunGrad<false>,
-           .reference = RunGrad<true>, .packed_bytes = PackedBytesGrad, .pack = PackGrad)
+           .reference = RunGrad<true>, .workspace = WorkspaceGrad, .packed_bytes = PackedBytesGrad, .pack = PackGrad)

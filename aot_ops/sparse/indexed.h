@@ -1,5 +1,5 @@
-// What the operators of this folder share that are given a sparse matrix by its indices: checks, the packed form of
-// constants, gradients.
+// What the operators of this folder share that are given a sparse matrix by its indices: checks, gradients. held.h:
+// what is made of constants.
 #pragma once
 
 #include <array>
@@ -42,29 +42,6 @@ inline std::array<int64_t, 2> stated_shape(const Arguments &c, int at, const cha
   return {shape[0], shape[1]};
 }
 
-// The blob belongs to the values, and was made of other constants, too: those that lie where they lay then.
-inline const Packed *packed_of(const Context &c, int values, std::initializer_list<int> others) {
-  const auto *p = static_cast<const Packed *>(c.packed(values));
-  size_t i = 0;
-  for (int other : others)
-    if (p && p->made_of[i++] != c.input(other).raw()) return nullptr;
-  return p;
-}
-inline void write_packed(const Arguments &c, Csr m, void *to, std::initializer_list<int> made_of) {
-  Packing(m, false).write(to);
-  size_t i = 0;
-  for (int input : made_of) static_cast<Packed *>(to)->made_of[i++] = c.input(input).raw();
-}
-
-inline bool all_known(const Arguments &c, std::initializer_list<int> inputs) {
-  return std::all_of(inputs.begin(), inputs.end(), [&](int i) { return c.input(i).known() && c.input(i).size() >= 0; });
-}
-// What is so sparse that most blocks of its packed form would be empty is read as it is.
-inline bool worth_packing(int64_t rows, int64_t columns, int64_t nonzeros) {
-  return rows >= 0 && columns >= 0 && columns <= 1 << 28 &&
-         (rows / kGroupRows + 1) * (columns / 32 + 1) <= 8 * nonzeros + 65536;
-}
-
 // Indices have no gradient: zeros.
 inline void no_gradient(const Context &c, int outputs) {
   for (int i = 0; i < outputs; ++i)
@@ -74,7 +51,7 @@ inline void no_gradient(const Context &c, int outputs) {
 
 // Rows and columns of the entries, in the order of the values.
 struct Positions {
-  std::vector<int64_t> rows, columns;
+  std::vector<int32_t> rows, columns;
 };
 
 // The scalar twin of sampled_entries.

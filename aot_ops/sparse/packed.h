@@ -43,7 +43,6 @@ struct Packed {
   int32_t block, blocks;                         // columns of a block, blocks
   int64_t rows, columns, nonzeros, tasks, size;  // size: bytes of the blob
   double skew;                                   // work of the largest task, in that of the mean one
-  const void *made_of[2];  // what the blob was made of beside its own input: other constants, by address
   int64_t task_begin, task_rows, group_begin, groups, steps;
   template <class T> const T *at(int64_t offset) const {
     return reinterpret_cast<const T *>(reinterpret_cast<const char *>(this) + offset);

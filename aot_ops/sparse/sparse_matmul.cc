@@ -95,7 +95,7 @@ uint64_t Workspace(InferContext &c) {
 // Room for the packed form, and behind it for the panels of a dense product where it comes to that.
 uint64_t PackedBytes(InferContext &c, int input) {
   const Operands o = operands(c);
-  if (input != o.sparse) return 0;
+  if (input != o.sparse || c.input(input).size() == 0) return 0;
   Csr m = sparse_rows(c, o);
   const Packing packing(m);
   return packing.bytes() + (packing.strategy() == kDense && !o.a_sparse ? dense_packed_bytes(dense(o)) : 0);
@@ -156,7 +156,7 @@ Gradients gradients(const Arguments &c, const Operands &o) {
 
 uint64_t PackedBytesGrad(InferContext &c, int input) {
   const Operands o = operands(c);
-  if (input != o.sparse) return 0;
+  if (input != o.sparse || c.input(input).size() == 0) return 0;
   Csr m = sparse_rows(c, o, true);
   return Packing(m, false).bytes();
 }

@@ -273,7 +273,7 @@ void sampled_product(Context &c, const Product &p, const MatrixRef &dy, const Ma
   });
 }
 
-void sampled_entries(Context &c, const Product &p, const MatrixRef &dy, const int64_t *rows, const int64_t *columns,
+void sampled_entries(Context &c, const Product &p, const MatrixRef &dy, const int32_t *rows, const int32_t *columns,
                      int64_t count, void *ds) {
   const Rows of_d(c, p.dtype, p.d, p.inner, p.columns), of_dy(c, p.dtype, dy, p.rows, p.columns);
   const auto dot = RowDot_simd(p.dtype);

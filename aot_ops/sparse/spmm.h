@@ -49,7 +49,7 @@ void reference(const Context &c, const Product &p, const Csr &s);
 // ds[r, k] = the sum over j of dy[r, j] d[k, j] where s[r, k] is not 0, else 0; s and ds by the same strides.
 void sampled_product(Context &c, const Product &p, const MatrixRef &dy, const MatrixRef &s, const MatrixRef &ds);
 // The same for single elements: (row(i), column(i)) gives ds[i].
-void sampled_entries(Context &c, const Product &p, const MatrixRef &dy, const int64_t *rows, const int64_t *columns,
+void sampled_entries(Context &c, const Product &p, const MatrixRef &dy, const int32_t *rows, const int32_t *columns,
                      int64_t count, void *ds);
 
 bool all_finite(Context &c, int32_t dtype, const void *data, int64_t size);

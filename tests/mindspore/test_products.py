@@ -174,7 +174,7 @@ def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, of, zero, wei
     assert (abs(net(Tensor(x)).asnumpy() - want) <= 22 * 2.0**-24 * size).all()
 
 
-@pytest.mark.parametrize("density,swapped", [(0.05, ["SparseMatMul"]), (0.5, ["Dense"])])
+@pytest.mark.parametrize("density,swapped", [(0.03, ["SparseMatMul"]), (0.5, ["Dense"])])
 def test_an_exported_pruned_layer(tmp_path, density, swapped):
     rng = np.random.default_rng(2)
     w, bias, x = normal(35, 180), normal(35, seed=1), normal(9, 180, seed=3)
@@ -260,7 +260,7 @@ def test_exported_quantising(make, shape, tmp_path):
     scale = np.float32(0.5) if shape == () else rng.choice([0.5, 0.25, 2.0, 0.7, 1.1], shape).astype(np.float32)
     net = make(scale, rng.integers(-20, 20, shape).astype(np.int8))
     got, swapped = grafted(net, x, tmp_path)
-    assert swapped == ([] if make is Narrow else ["QuantV2"])
+    assert swapped == ["QuantV2"]
     want = net(Tensor(x)).asnumpy()
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
