@@ -1,4 +1,4 @@
-// Add, Sub, Mul, Div, Maximum, Minimum, Pow and the comparisons Less, Equal, Greater, with NumPy's
+// Add, Sub, Mul, Div, Maximum, Minimum, Pow, the comparisons and LogicalAnd, LogicalOr, with NumPy's
 // broadcasting. After merging dimensions a row of the output meets, in each operand, a row or a
 // single element; these four cases are the vector loops. Half types compute in float32.
 #include "opgraft/op.h"
@@ -20,7 +20,23 @@
 #ifndef OPGRAFT_ELEMENTWISE_BINARY_ONCE
 #define OPGRAFT_ELEMENTWISE_BINARY_ONCE
 namespace opgraft {
-enum BinaryOp { kAdd, kSub, kMul, kDiv, kMaximum, kMinimum, kPow, kLess, kEqual, kGreater };
+enum BinaryOp {
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kMaximum,
+  kMinimum,
+  kPow,
+  kLess,  // from here on the result is bool
+  kEqual,
+  kGreater,
+  kNotEqual,
+  kLessEqual,
+  kGreaterEqual,
+  kLogicalAnd,  // and the operands
+  kLogicalOr
+};
 }
 #endif
 
@@ -127,8 +143,16 @@ void RowOf(int op, const void *va, int64_t sa, const void *vb, int64_t sb, void 
     case kEqual: return CompareRow([](auto p, auto q) { return p == q; }, a, sa, b, sb, truth, n);
     case kLess: return CompareRow([](auto p, auto q) { return p < q; }, a, sa, b, sb, truth, n);
     case kGreater: return CompareRow([](auto p, auto q) { return p > q; }, a, sa, b, sb, truth, n);
+    case kNotEqual: return CompareRow([](auto p, auto q) { return p != q; }, a, sa, b, sb, truth, n);
+    case kLessEqual: return CompareRow([](auto p, auto q) { return p <= q; }, a, sa, b, sb, truth, n);
+    case kGreaterEqual: return CompareRow([](auto p, auto q) { return p >= q; }, a, sa, b, sb, truth, n);
   }
-  if constexpr (!std::is_same_v<T, bool>) switch (op) {
+  // Without branches, as & and | are, the loops are vectorised.
+  if constexpr (std::is_same_v<T, bool>) switch (op) {
+      case kLogicalAnd: return CompareRow([](bool p, bool q) { return bool(p & q); }, a, sa, b, sb, truth, n);
+      case kLogicalOr: return CompareRow([](bool p, bool q) { return bool(p | q); }, a, sa, b, sb, truth, n);
+    }
+  else switch (op) {
       case kAdd: return Row(AddOf(), a, sa, b, sb, y, n, past);
       case kSub: return Row(SubOf(), a, sa, b, sb, y, n, past);
       case kMul: return Row(MulOf(), a, sa, b, sb, y, n, past);
@@ -164,9 +188,13 @@ OPGRAFT_SIMD(BinaryRow)
 
 namespace {
 
+constexpr bool on_bools(BinaryOp op) { return op >= kLogicalAnd; }
+constexpr bool of_equality(BinaryOp op) { return op == kEqual || op == kNotEqual; }
+
 template <BinaryOp op> void InferBinary(InferContext &c) {
   if constexpr (op == kDiv || op == kPow) c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  else if constexpr (op == kEqual)
+  else if constexpr (on_bools(op)) c.check_dtype(0, "x", {OPGRAFT_BOOL});
+  else if constexpr (of_equality(op))
     c.check_dtype(0, "x",
                   {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64, OPGRAFT_BOOL});
   else c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16, OPGRAFT_INT32, OPGRAFT_INT64});
@@ -244,6 +272,11 @@ template <BinaryOp op, class T> auto formula(T a, T b) {
   if constexpr (op == kLess) return a < b;
   if constexpr (op == kEqual) return a == b;
   if constexpr (op == kGreater) return a > b;
+  if constexpr (op == kNotEqual) return a != b;
+  if constexpr (op == kLessEqual) return a <= b;
+  if constexpr (op == kGreaterEqual) return a >= b;
+  if constexpr (op == kLogicalAnd) return a && b;
+  if constexpr (op == kLogicalOr) return a || b;
 }
 
 template <BinaryOp op, class... Ts> void reference_of(Context &c) {
@@ -262,7 +295,8 @@ template <BinaryOp op, class... Ts> void reference_of(Context &c) {
 }
 template <BinaryOp op> void ReferenceBinary(Context &c) {
   if constexpr (op == kDiv || op == kPow) reference_of<op, float, float16, bfloat16>(c);
-  else if constexpr (op == kEqual) reference_of<op, float, float16, bfloat16, int32_t, int64_t, bool>(c);
+  else if constexpr (on_bools(op)) reference_of<op, bool>(c);
+  else if constexpr (of_equality(op)) reference_of<op, float, float16, bfloat16, int32_t, int64_t, bool>(c);
   else reference_of<op, float, float16, bfloat16, int32_t, int64_t>(c);
 }
 
@@ -283,4 +317,9 @@ OPGRAFT_BINARY(Pow)
 OPGRAFT_BINARY(Less)
 OPGRAFT_BINARY(Equal)
 OPGRAFT_BINARY(Greater)
+OPGRAFT_BINARY(NotEqual)
+OPGRAFT_BINARY(LessEqual)
+OPGRAFT_BINARY(GreaterEqual)
+OPGRAFT_BINARY(LogicalAnd)
+OPGRAFT_BINARY(LogicalOr)
 #endif

@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 INF, NAN = math.inf, math.nan
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+_erf, _erfc = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, math.erfc))
 
 
 def gelu(x, approximate="tanh"):
@@ -35,12 +35,20 @@ REFERENCE = {
     "Less": np.less,
     "Equal": np.equal,
     "Greater": np.greater,
+    "NotEqual": np.not_equal,
+    "LessEqual": np.less_equal,
+    "GreaterEqual": np.greater_equal,
+    "LogicalAnd": np.logical_and,
+    "LogicalOr": np.logical_or,
+    "LogicalNot": np.logical_not,
     "IsNan": np.isnan,
     "Sqrt": np.sqrt,
     "Rsqrt": lambda x: 1.0 / np.sqrt(x),
     "Reciprocal": lambda x: 1.0 / x,
     "Exp": np.exp,
     "Erf": lambda x: _erf(x) if x.size else x,
+    "Erfc": lambda x: _erfc(x) if x.size else x,
+    "FastGeLU": lambda x: x / (1.0 + np.exp(-1.702 * x)),
     "Tanh": np.tanh,
     "Sigmoid": lambda x: 1.0 / (1.0 + np.exp(-x)),
     "SiLU": lambda x: x / (1.0 + np.exp(-x)),
@@ -59,7 +67,7 @@ REFERENCE = {
 }
 
 ARITHMETIC = ["Add", "Sub", "Mul", "Maximum", "Minimum"]
-COMPARISONS = ["Less", "Equal", "Greater"]
+COMPARISONS = ["Less", "Equal", "Greater", "NotEqual", "LessEqual", "GreaterEqual"]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, INF, -INF, NAN, 1e-40, 3e38, -3e38, 1e-30, 200.0]
 POSITIVE = {"Sqrt", "Rsqrt"}
 FUNCTIONS = [
@@ -68,6 +76,8 @@ FUNCTIONS = [
     "Reciprocal",
     "Exp",
     "Erf",
+    "Erfc",
+    "FastGeLU",
     "Tanh",
     "Sigmoid",
     "SiLU",
@@ -86,13 +96,16 @@ TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 *
 # Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126, "int32": 0, "int64": 0}
 # Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, erf to 3.5e-7, tanh to 3e-7;
-# cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU a product more.
+# cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU and FastGeLU a product more. Erfc: 2 from the
+# formula's 1.2e-7, 4 from each exp, 5 from a polynomial whose terms add up to 2.5, 3 from t and the products, twin 1.
 ROUNDINGS = {
     "Sqrt": 2,
     "Rsqrt": 3,
     "Reciprocal": 2,
     "Exp": 5,
     "Erf": 7,
+    "Erfc": 20,
+    "FastGeLU": 8,
     "Tanh": 6,
     "Sigmoid": 7,
     "SiLU": 7,
@@ -113,8 +126,19 @@ def gelu_bound(u, x, approximate="tanh"):
     return (2.1e-7 if approximate == "none" else 2.0**-24) * np.abs(x)
 
 
+def fast_gelu_bound(u, x):
+    """1.702 and its product with x are rounded, 2^-23 |1.702 x| in the exponent; at both ends as SiLU below."""
+    with np.errstate(all="ignore"):
+        y = np.abs(x / (1.0 + np.exp(-1.702 * x)))
+        return 2.0**-120 + np.nan_to_num(np.where(x < 0, y * np.abs(1.702 * x), y) * 2.0**-23, posinf=0)
+
+
 # Below x = -87.33 the logistic function is not normal and off by up to 2^-127, times 88.
-BOUND = {"GeLU": gelu_bound, "SiLU": lambda u, x: np.full_like(x, 2.0**-120)}
+BOUND = {
+    "GeLU": gelu_bound,
+    "SiLU": lambda u, x: np.full_like(x, 2.0**-120),
+    "FastGeLU": fast_gelu_bound,
+}
 FLOATS = ["float32", "float16", "bfloat16"]
 # Same shape, scalar, vector along the last dimension, a number per row, both sides, several
 # dimensions, many short rows, nothing, 0-d.
@@ -169,7 +193,16 @@ CASES = (
         for t in ["int32", "int64", *FLOATS]
         for a, b in PAIRS
     ]
-    + [case("Equal", [("bool", [True, False, True]), ("bool", [True, True, False])])]
+    + [
+        case(op, [("bool", [True, False, True, False]), ("bool", [True, True, False, False])])
+        for op in ["Equal", "NotEqual"]
+    ]
+    + [
+        case(op, [("bool", a), ("bool", b)])
+        for op in ["LogicalAnd", "LogicalOr"]
+        for a, b in [*PAIRS, ((5, 2053), (5, 2053)), ((5, 2053), (2053,))]
+    ]
+    + [case("LogicalNot", [("bool", s)]) for s in SHAPES]
     + [
         case(op, [("float32", (40,), "special"), ("float32", [1.0])], rtol=TOLERANCE["float32"])
         for op in [*ARITHMETIC, *COMPARISONS, "Div"]
@@ -267,6 +300,26 @@ REFUSED = [
         "op": "Div",
         "inputs": [("int32", (4,)), ("int32", (4,))],
         "error": "Div: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    {
+        "op": "LessEqual",
+        "inputs": [("bool", [True]), ("bool", [True])],
+        "error": "LessEqual: x.dtype must be one of float32, float16, bfloat16, int32, int64, got bool",
+    },
+    {
+        "op": "LogicalAnd",
+        "inputs": [("int32", (4,)), ("int32", (4,))],
+        "error": "LogicalAnd: x.dtype must be one of bool, got int32",
+    },
+    {
+        "op": "LogicalOr",
+        "inputs": [("bool", [True, False]), ("bool", [True, False, True])],
+        "error": r"LogicalOr: shapes \(2,\) and \(3,\) do not broadcast",
+    },
+    {
+        "op": "LogicalNot",
+        "inputs": [("float32", (4,))],
+        "error": "LogicalNot: x.dtype must be one of bool, got float32",
     },
     {
         "op": "IsNan",

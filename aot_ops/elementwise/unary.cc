@@ -22,6 +22,7 @@ enum UnaryOp {
   kReciprocal,
   kExp,
   kErf,
+  kErfc,
   kTanh,
   kSigmoid,
   kSiLU,
@@ -34,7 +35,8 @@ enum UnaryOp {
   kRound,
   kAbs,
   kCos,
-  kSin
+  kSin,
+  kFastGeLU
 };
 
 // They wrap.
@@ -69,12 +71,31 @@ template <UnaryOp op, class D, class V> HWY_INLINE V Circular(D d, V x) {
   return hn::IfThenElse(near, y, hn::Load(d, to));
 }
 
+// Numerical Recipes' erfcc, relatively good in the tail, too: t exp(-z^2 + p(t)), t = 1 / (1 + z/2), z = |x|; 2 less
+// that below zero. The square's exponential is a product of two, of which the first has no rounding in its argument.
+template <class D, class V> HWY_INLINE V ErfcOf(D d, V x) {
+  constexpr float kP[] = {0.17087277f,  -0.82215223f, 1.48851587f, -1.13520398f, 0.27886807f,
+                          -0.18628806f, 0.09678418f,  0.37409196f, 1.00002368f,  -1.26551223f};
+  const hn::RebindToUnsigned<D> du;
+  const V z = hn::Min(hn::Abs(x), hn::Set(d, 11.0f));  // there it is 0 in float32
+  const V t = hn::Div(hn::Set(d, 1.0f), hn::MulAdd(hn::Set(d, 0.5f), z, hn::Set(d, 1.0f)));
+  V p = hn::Set(d, kP[0]);
+  for (int i = 1; i < 10; ++i) p = hn::MulAdd(p, t, hn::Set(d, kP[i]));
+  const V head = hn::BitCast(d, hn::And(hn::BitCast(du, z), hn::Set(du, 0xfffff000u)));
+  const V rest = hn::NegMulAdd(hn::Sub(z, head), hn::Add(z, head), p);
+  const V y = hn::Mul(t, hn::Mul(HWY_NAMESPACE::Exp(d, hn::Neg(hn::Mul(head, head))), HWY_NAMESPACE::Exp(d, rest)));
+  const V both = hn::IfThenElse(hn::Lt(x, hn::Zero(d)), hn::Sub(hn::Set(d, 2.0f), y), y);
+  return hn::IfThenElse(hn::IsNaN(x), x, both);
+}
+
 template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSqrt) return hn::Sqrt(x);
   if constexpr (op == kRsqrt) return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
   if constexpr (op == kReciprocal) return hn::Div(hn::Set(d, 1.0f), x);
   if constexpr (op == kExp) return HWY_NAMESPACE::Exp(d, x);  // Highway has one, too
   if constexpr (op == kErf) return Erf(d, x);
+  if constexpr (op == kErfc) return ErfcOf(d, x);
+  if constexpr (op == kFastGeLU) return hn::Mul(x, Sigmoid<T>(d, hn::Mul(hn::Set(d, 1.702f), x)));
   if constexpr (op == kTanh) return HWY_NAMESPACE::Tanh(d, x);
   if constexpr (op == kSigmoid) return Sigmoid<T>(d, x);
   if constexpr (op == kSiLU) return Silu<T>(d, x);
@@ -113,6 +134,8 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n, boo
       case kReciprocal: return Loop<kReciprocal>(x, y, n, past);
       case kExp: return Loop<kExp>(x, y, n, past);
       case kErf: return Loop<kErf>(x, y, n, past);
+      case kErfc: return Loop<kErfc>(x, y, n, past);
+      case kFastGeLU: return Loop<kFastGeLU>(x, y, n, past);
       case kTanh: return Loop<kTanh>(x, y, n, past);
       case kSigmoid: return Loop<kSigmoid>(x, y, n, past);
       case kSiLU: return Loop<kSiLU>(x, y, n, past);
@@ -190,6 +213,8 @@ double formula(UnaryOp op, double x) {
     case kReciprocal: return 1 / x;
     case kExp: return std::exp(x);
     case kErf: return std::erf(x);
+    case kErfc: return std::erfc(x);
+    case kFastGeLU: return x / (1 + std::exp(-1.702 * x));
     case kTanh: return std::tanh(x);
     case kSigmoid: return 1 / (1 + std::exp(-x));
     case kSiLU: return x / (1 + std::exp(-x));
@@ -235,6 +260,8 @@ OPGRAFT_UNARY(Rsqrt)
 OPGRAFT_UNARY(Reciprocal)
 OPGRAFT_UNARY(Exp)
 OPGRAFT_UNARY(Erf)
+OPGRAFT_UNARY(Erfc)
+OPGRAFT_UNARY(FastGeLU)
 OPGRAFT_UNARY(Tanh)
 OPGRAFT_UNARY(Sigmoid)
 OPGRAFT_UNARY(SiLU)

@@ -1,4 +1,4 @@
-"""Cases of MaxPool, AvgPool, MaxPool3DWithArgmax and AvgPool3D; the format is that of swiglu/cases.py."""
+"""Cases of MaxPool, AvgPool, AdaptiveAvgPool2D, MaxPool3DWithArgmax and AvgPool3D; swiglu/cases.py has the format."""
 
 import numpy as np
 
@@ -104,14 +104,32 @@ def padded_max_pool(x, ksize, strides, pads, ceil_mode=False):
     return max_pool_3d(x[:, :, None], ksize, strides, pads, [1, 1, 1], ceil_mode)[0][:, :, 0]
 
 
+def adaptive_windows(size, count):
+    """Of each window, the first element and the one behind the last."""
+    return [(i * size // count, -(-(i + 1) * size // count)) for i in range(count)]
+
+
+def adaptive(x, output_size=(1, 1)):
+    sizes = [m if n == -1 else n for n, m in zip(tuple(output_size) * (3 - len(output_size)), x.shape[-2:])]
+    rows, columns = (adaptive_windows(m, n) for m, n in zip(x.shape[-2:], sizes))
+    means = [x[..., a:b, c:d].mean((-2, -1)) for a, b in rows for c, d in columns]
+    return np.stack(means, -1).reshape(*x.shape[:-2], *sizes)
+
+
+def adaptive_bound(u, x, output_size=(1, 1)):
+    """A sum of k terms in any order, no more than 16384 of them in float32, over k."""
+    return 2.0**-24 * (min(16384, x.shape[-2] * x.shape[-1]) + 1) * adaptive(np.abs(x), output_size)
+
+
 REFERENCE = {
+    "AdaptiveAvgPool2D": adaptive,
     "PaddedMaxPool": padded_max_pool,
     "MaxPool": max_pool,
     "AvgPool": avg_pool,
     "MaxPool3DWithArgmax": max_pool_3d,
     "AvgPool3D": avg_pool_3d,
 }
-BOUND = {"AvgPool": avg_bound, "AvgPool3D": avg_bound_3d}
+BOUND = {"AdaptiveAvgPool2D": adaptive_bound, "AvgPool": avg_bound, "AvgPool3D": avg_bound_3d}
 # Two roundings to the storage type, by the kernel and by the twin, of a mean; the largest element is exact.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -123,6 +141,7 @@ SIZES = [
     ((1, 2, 7, 40), [5, 9], [1, 1], "same"),
     ((2, 2, 6, 90), [2, 3], [3, 2], "valid"),
     ((1, 5, 7, 7), [7, 7], [1, 1], "VALID"),
+    ((2, 3, 9, 21), [4, 21], [2, 1], "VALID"),  # over the whole width
     ((0, 2, 4, 4), [2, 2], [2, 2], "VALID"),
     ((1, 1, 2, 2), [4, 5], [3, 3], "SAME"),
     ((3, 1, 1, 1), [1, 1], [1, 1], "VALID"),
@@ -182,6 +201,28 @@ PADDED = [
     ((1, 1, 1, 1), [3, 3], [1, 1], [1, 1]),
     ((0, 2, 4, 4), [2, 2], [2, 2], [0, 1]),
 ]
+# One window; as many as x has, of one size, or not; more than x has; vectors and less; a plane of several parts.
+ADAPTIVE = [
+    ((2, 5, 7, 7), [1, 1]),
+    ((2, 3, 9, 37), [1]),
+    ((1, 2, 150, 223), [1, 1]),
+    ((3, 8, 12), [4, 3]),
+    ((2, 3, 9, 13), [3, -1]),
+    ((2, 3, 9, 13), [4, 1]),
+    ((1, 3, 9, 70), [4, 7]),
+    ((2, 2, 3, 2), [7, 5]),
+    ((2, 2, 1, 33), [1, 10]),
+    ((4, 1, 1), [1, 1]),
+    ((0, 2, 5, 4), [2, 3]),
+    ((2, 0, 5, 4), [1, 1]),
+]
+
+
+def adapted(dtype, x, output_size, *special):
+    case = {"op": "AdaptiveAvgPool2D", "inputs": [(dtype, x, *special)], "attrs": {"output_size": output_size}}
+    return {**case, "rtol": TOLERANCE[dtype], "atol": SMALLEST}
+
+
 OPS = ("MaxPool", "AvgPool")
 # With the channels last: whole vectors and odd ones, several runs of pixels, several parts of the channels, windows
 # wider than a line or than x, strides wider than the window, no channel.
@@ -196,7 +237,9 @@ LAST = [
     ((2, 0, 4, 4), [2, 2], [2, 2], "VALID"),
 ]
 CASES = (
-    [padded(t, *s) for t in TOLERANCE for s in PADDED]
+    [adapted(t, *s) for t in TOLERANCE for s in ADAPTIVE]
+    + [adapted("float32", (1, 2, 5, 40), n, "special") for n in ([1, 1], [5, 40], [3, 7])]
+    + [padded(t, *s) for t in TOLERANCE for s in PADDED]
     + [padded("float32", *s, last=i, ceil_mode=True) for s in PADDED for i in (False, True)]
     + [padded(t, (2, 3, 14, 37), [3, 2], [2, 4], [1, 0], ceil_mode=True) for t in TOLERANCE]
     + [padded("float32", *s, last=True) for s in PADDED]
@@ -221,6 +264,11 @@ CASES = (
         for i, d in ((True, 0), (False, 0), (True, 5))
     ]
     + [case_3d("AvgPool3D", "float32", (1, 2, 1, 6, 7), [1, 3, 3], [1, 2, 2], [0, 0, 0, 2, 1, 0])]
+    + [
+        case_3d("AvgPool3D", "float32", (1, 2, 1, 6, 7), [1, 3, k], [1, 2, 1], pad, divisor_override=d)
+        for k, pad in ((7, [0, 0, 1, 1, 0, 0]), (9, [0, 0, 1, 0, 0, 2]))
+        for d in (0, 5)
+    ]
     # A window that sees padding alone; strides wider than the window; a window wider than x, far apart.
     + [case_3d("AvgPool3D", "float32", (1, 2, 1, 6, 7), [1, 2, 2], [1, 1, 1], [0, 0, 0, 2, 0, 2])]
     + [case_3d("AvgPool3D", "float32", (1, 2, 1, 7, 9), [1, 2, 2], [1, 4, 5], [0] * 6, ceil_mode=True)]
@@ -273,6 +321,20 @@ REFUSED = (
     + refused("x.dtype must be one of float32, float16, bfloat16, got int32", ("int32", (1, 2, 4, 4)))
     + refused("pad_mode must be one of valid, same, got 'pad'", pad_mode="PAD")
     + refused(r"kernel_size must be 1, 2 or 4 positive numbers, .*, got \(0, 2\)", kernel_size=[0, 2])
+    + [
+        {"op": "AdaptiveAvgPool2D", "inputs": [x], "attrs": {"output_size": n}, "error": f"AdaptiveAvgPool2D: {error}"}
+        for x, n, error in [
+            (X, [0, 1], r"output_size must be 1 or 2 positive numbers, or -1, x's own, got \(0, 1\)"),
+            (X, [1, 1, 1], r"output_size must be .*, got \(1, 1, 1\)"),
+            (
+                ("float32", (4, 4)),
+                [1],
+                r"x must have 4 dimensions \(N, C, H, W\), or 3 \(C, H, W\), got shape \(4, 4\)",
+            ),
+            (("float32", (1, 2, 4, 0)), [1], r"x's width must not be 0, got shape \(1, 2, 4, 0\)"),
+            (("int32", (1, 2, 4, 4)), [1], "x.dtype must be one of float32, float16, bfloat16, got int32"),
+        ]
+    ]
     + [
         {
             "op": "MaxPool3DWithArgmax",

@@ -97,6 +97,39 @@ template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t 
   }
 }
 
+// The sum of n elements: in vectors of float, parts of 16384 in double.
+template <class T> HWY_INLINE double SumOf(const T *x, int64_t n) {
+  constexpr int64_t kPart = 16384;
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  double total = 0;
+  for (int64_t left; n > 0; x += left, n -= left) {
+    left = std::min(n, kPart);
+    auto a = hn::Zero(d), b = a;
+    int64_t i = 0;
+    for (; i + 2 * lanes <= left; i += 2 * lanes)
+      a = hn::Add(a, LoadF32(d, x + i)), b = hn::Add(b, LoadF32(d, x + i + lanes));
+    if (i + lanes <= left) a = hn::Add(a, LoadF32(d, x + i)), i += lanes;
+    if (i < left && left < lanes) b = LoadF32N(d, x, size_t(left));
+    else if (i < left)  // the last vector, without what is added already
+      b = hn::Add(b, hn::IfThenZeroElse(hn::FirstN(d, size_t(i + lanes - left)), LoadF32(d, x + left - lanes)));
+    total += double(hn::GetLane(hn::SumOfLanes(d, hn::Add(a, b))));
+  }
+  return total;
+}
+
+// Rows [begin, end) of (plane, row of y), of means over the whole width: a window's rows lie one after another.
+template <class T> HWY_INLINE void Whole(const Pool &g, int64_t begin, int64_t end) {
+  for (int64_t u = begin; u < end; ++u) {
+    const int64_t i = u % g.h.out;
+    int64_t first, last;
+    elements_in(g.h, i, &first, &last);
+    const T *x = static_cast<const T *>(g.x) + (u / g.h.out * g.h.in + g.h.at(i, first)) * g.w.in;
+    const double count = double(g.rows(i, last - first)) * double(g.count(0, g.w.in));
+    static_cast<T *>(g.y)[u] = T(float(SumOf(x, (last - first) * g.w.in) / count));
+  }
+}
+
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

@@ -1,4 +1,4 @@
-"""Cases of ReduceMean, ReduceSum, SumExt and ReduceMax; swiglu/cases.py explains the format. REFERENCE
+"""Cases of the reductions; swiglu/cases.py explains the format. REFERENCE
 functions take the attributes as keywords."""
 
 import numpy as np
@@ -21,7 +21,34 @@ def total_as(x, axis=(), keep_dims=False, dtype=""):
     return over(np.sum)(x, axis, keep_dims)
 
 
-REFERENCE = {"ReduceMean": over(np.mean), "ReduceSum": total, "ReduceMax": over(np.max), "SumExt": total_as}
+def extreme(arg, first, axis, keep):
+    """The value and its place, in the order of the primitive that has `first` first."""
+
+    def of(x, **attrs):
+        at = np.expand_dims(arg(x, attrs[axis]), attrs[axis]) if x.ndim else arg(x)
+        value = np.take_along_axis(x, at, attrs[axis]) if x.ndim else x
+        if x.ndim and not attrs.get(keep, False):
+            at, value = (np.squeeze(t, attrs[axis]) for t in (at, value))
+        return (value, at) if first == "value" else (at, value)
+
+    return of
+
+
+def deviation(x, axis=(), unbiased=True, keep_dims=False):
+    n = over(np.sum)(np.ones_like(x), axis, keep_dims)
+    square = over(np.sum)((x - over(np.mean)(x, axis, True)) ** 2, axis, keep_dims)
+    with np.errstate(all="ignore"):
+        return np.sqrt(square / (n - unbiased)), over(np.mean)(x, axis, keep_dims)
+
+
+PAIRS = {
+    "ArgMaxWithValue": extreme(np.argmax, "index", "axis", "keep_dims"),
+    "ArgMinWithValue": extreme(np.argmin, "index", "axis", "keep_dims"),
+    "MaxDim": extreme(np.argmax, "value", "dim", "keepdim"),
+    "MinDim": extreme(np.argmin, "value", "dim", "keepdim"),
+}
+REFERENCE = {"ReduceMean": over(np.mean), "ReduceSum": total, "ReduceMax": over(np.max), "SumExt": total_as,
+             "ReduceMin": over(np.min), "ReduceStd": deviation, **PAIRS}  # fmt: skip
 
 # One rounding to the storage type at the end, by the kernel and by the twin.
 TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8, "int32": 0, "int64": 0}
@@ -74,18 +101,35 @@ LAYOUTS = [
 ]
 
 
+SINGLE = ["ReduceMean", "ReduceSum", "ReduceMax", "SumExt", "ReduceMin"]  # of one output
+EXTREMES = ("ReduceMax", "ReduceMin")
+
+
 def case(op, x, axis, keep=False):
-    # float16's smallest step is 2^-24; ReduceMax rounds nothing.
-    rtol, atol = (0.0, 0.0) if op == "ReduceMax" or "int" in x[0] else (TOLERANCE[x[0]], 2.0**-24)
+    # float16's smallest step is 2^-24; an extreme is not rounded.
+    rtol, atol = (0.0, 0.0) if op in EXTREMES or "int" in x[0] else (TOLERANCE[x[0]], 2.0**-24)
     return {"op": op, "inputs": [x], "attrs": {"axis": axis, "keep_dims": keep}, "rtol": rtol, "atol": atol}
 
 
+def pair(op, x, axis, keep=False):
+    axis_name, keep_name = ("dim", "keepdim") if op.endswith("Dim") else ("axis", "keep_dims")
+    return {"op": op, "inputs": [x], "attrs": {axis_name: axis, keep_name: keep}, "rtol": 0.0, "atol": 0.0}
+
+
+def std(x, axis, **attrs):
+    return {"op": "ReduceStd", "inputs": [x], "attrs": {"axis": axis, **attrs}, "rtol": TOLERANCE[x[0]],
+            "atol": 2.0**-24}  # fmt: skip
+
+
+# One row and many, of one element and of thousands, along any dimension.
+ALONG = [((5, 777), -1), ((9, 300), 0), ((3, 40, 7), 1), ((1,), 0), ((2, 1, 9), 1), ((0, 5), 1), ((2, 20001), 1),
+         ((), 0)]  # fmt: skip
 FLOATS = ["float32", "float16", "bfloat16"]
 CASES = (
-    [case(op, (t, s), a, k) for op in REFERENCE for t in FLOATS for s, a in LAYOUTS for k in [False, True]]
+    [case(op, (t, s), a, k) for op in SINGLE for t in FLOATS for s, a in LAYOUTS for k in [False, True]]
     + [
         case(op, (t, s, (-50, 50)), a)
-        for op in ["ReduceSum", "SumExt", "ReduceMax"]
+        for op in ["ReduceSum", "SumExt", *EXTREMES]
         for t in ["int32", "int64"]
         for s, a in LAYOUTS
     ]
@@ -114,11 +158,18 @@ CASES = (
     ]
     + [case("ReduceSum", ("int32", [2**31 - 1, 5, -(2**31), 7]), [0])]  # wraps
     + [case("ReduceMax", (t, [-7, -9, -8]), [0]) for t in ["int32", "int64"]]
+    + [case("ReduceMin", (t, [7, 9, 8]), [0]) for t in ["int32", "int64"]]
     + [case("ReduceSum", ("float32", (3, 0)), [1])]
     # Many rows of nearly the same number: in one float32 accumulator the roundings would all go the same way.
     + [case("ReduceSum", ("float32", (60000, 130), (0.1, 0.100001)), [0])]
-    + [case(op, ("float32", (4, 40), "special"), a) for op in REFERENCE for a in ([1], [0])]
-    + [case(op, ("float32", (7, n), "special"), [1]) for op in REFERENCE for n in (5, 21)]
+    + [pair(op, (t, s), a, k) for op in PAIRS for t in FLOATS for s, a in ALONG for k in (False, True)]
+    + [pair(op, (t, (6, 50), (-9, 9)), 1) for op in PAIRS for t in ("int32", "int64")]  # equals: the first
+    + [pair(op, ("float32", (7, n), "special"), 1) for op in PAIRS for n in (5, 40)]
+    + [std((t, s), a, keep_dims=k) for t in FLOATS for s, a in LAYOUTS[:11] for k in (False, True)]
+    + [std(("float32", s), a, unbiased=False) for s, a in LAYOUTS[:11]]
+    + [std(("float32", (4, 40), "special"), a) for a in ([1], [0])]
+    + [case(op, ("float32", (4, 40), "special"), a) for op in SINGLE for a in ([1], [0])]
+    + [case(op, ("float32", (7, n), "special"), [1]) for op in SINGLE for n in (5, 21)]
 )
 
 REFUSED = [
@@ -145,9 +196,29 @@ REFUSED = [
         "error": "SumExt: x.dtype must be one of float32, float16, bfloat16, int32, int64, bool, got int8",
     },
     {
-        "op": "ReduceMax",
+        "op": "ArgMaxWithValue",
         "inputs": [("float32", (4, 0))],
-        "attrs": {"axis": [1]},
-        "error": r"ReduceMax: the reduced axes hold no element, shape \(4, 0\)",
+        "attrs": {"axis": 1},
+        "error": r"ArgMaxWithValue: axis 1 holds no element, shape \(4, 0\)",
     },
+    {
+        "op": "MaxDim",
+        "inputs": [("float32", (4, 3))],
+        "attrs": {"dim": 2},
+        "error": r"MaxDim: axis must be in \[-2, 2\), got 2",
+    },
+    {
+        "op": "ReduceStd",
+        "inputs": [("int32", (4,))],
+        "error": "ReduceStd: x.dtype must be one of float32, float16, bfloat16, got int32",
+    },
+    *(
+        {
+            "op": op,
+            "inputs": [("float32", (4, 0))],
+            "attrs": {"axis": [1]},
+            "error": rf"{op}: the reduced axes hold no element, shape \(4, 0\)",
+        }
+        for op in EXTREMES
+    ),
 ]

@@ -1,4 +1,4 @@
-// ReduceMean, ReduceSum and ReduceMax over any set of axes. Neighbouring kept and neighbouring
+// ReduceMean, ReduceSum, ReduceMax and ReduceMin over any set of axes. Neighbouring kept and neighbouring
 // reduced dimensions merge, so that a row is contiguous in either: a reduced row folds to a number,
 // a kept row folds into a row of accumulators. Half types accumulate in float32.
 #include "opgraft/op.h"
@@ -21,8 +21,13 @@
 #define OPGRAFT_REDUCE_ONCE
 namespace opgraft {
 template <class T> using Accumulator = std::conditional_t<std::is_integral_v<T>, T, float>;
-template <class A> constexpr A kLeast = std::is_integral_v<A> ? std::numeric_limits<A>::min()
-                                                              : -std::numeric_limits<A>::infinity();
+// What a fold begins with.
+template <ReduceOp op, class A> constexpr A start_of() {
+  using Limits = std::numeric_limits<A>;
+  if (op == kMax) return std::is_integral_v<A> ? Limits::min() : -Limits::infinity();
+  if (op == kMin) return std::is_integral_v<A> ? Limits::max() : Limits::infinity();
+  return A(0);
+}
 }  // namespace opgraft
 #endif
 
@@ -30,11 +35,19 @@ HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 struct SumOf {
+  static constexpr ReduceOp kOp = kSum;
   template <class V> HWY_INLINE V operator()(V a, V b) const { return hn::Add(a, b); }
 };
 struct MaxOf {  // a NaN wins
+  static constexpr ReduceOp kOp = kMax;
   template <class V> HWY_INLINE V operator()(V a, V b) const {
     return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::Gt(a, b), a, b));
+  }
+};
+struct MinOf {  // as well
+  static constexpr ReduceOp kOp = kMin;
+  template <class V> HWY_INLINE V operator()(V a, V b) const {
+    return hn::IfThenElse(hn::IsNaN(a), a, hn::IfThenElse(hn::Lt(a, b), a, b));
   }
 };
 
@@ -90,11 +103,18 @@ template <class T> T FoldWhole(MaxOf, T start, const T *x, int64_t n) {
   for (int64_t i = 0; i < n; ++i) start = start > x[i] ? start : x[i];
   return start;
 }
+template <class T> T FoldWhole(MinOf, T start, const T *x, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) start = start < x[i] ? start : x[i];
+  return start;
+}
 struct WholeSum {
   template <class T> T operator()(T a, T b) const { return T(std::make_unsigned_t<T>(a) + std::make_unsigned_t<T>(b)); }
 };
 struct WholeMax {
   template <class T> T operator()(T a, T b) const { return a > b ? a : b; }
+};
+struct WholeMin {
+  template <class T> T operator()(T a, T b) const { return a < b ? a : b; }
 };
 template <class Op, class T> void IntoWhole(Op op, const T *x, int64_t stride, int64_t rows, T *acc, int64_t n) {
   for (; rows >= 4; rows -= 4, x += 4 * stride)
@@ -107,41 +127,49 @@ template <class Op, class T> void IntoWhole(Op op, const T *x, int64_t stride, i
 template <class Op, class T>
 void FoldOf(Op op, const T *x, int64_t stride, int64_t rows, int64_t n, Accumulator<T> *to) {
   using A = Accumulator<T>;
-  constexpr A start = std::is_same_v<Op, MaxOf> ? kLeast<A> : A(0);
+  constexpr A start = start_of<Op::kOp, A>();
   for (int64_t r = 0; r < rows; ++r, x += stride) {
     if constexpr (std::is_integral_v<T>) to[r] = FoldWhole(op, start, x, n);
     else to[r] = Fold(op, start, x, n);
   }
 }
-template <class T> void FoldOf(bool max, const void *from, int64_t stride, int64_t rows, int64_t n, void *to) {
+template <class T> void FoldOf(int op, const void *from, int64_t stride, int64_t rows, int64_t n, void *to) {
   const T *x = static_cast<const T *>(from);
   auto *result = static_cast<Accumulator<T> *>(to);
-  max ? FoldOf(MaxOf(), x, stride, rows, n, result) : FoldOf(SumOf(), x, stride, rows, n, result);
+  if (op == kMax) FoldOf(MaxOf(), x, stride, rows, n, result);
+  else if (op == kMin) FoldOf(MinOf(), x, stride, rows, n, result);
+  else FoldOf(SumOf(), x, stride, rows, n, result);
 }
-template <class T> void IntoOf(bool max, const void *from, int64_t stride, int64_t rows, void *to, int64_t n) {
+template <class T> void IntoOf(int op, const void *from, int64_t stride, int64_t rows, void *to, int64_t n) {
   const T *x = static_cast<const T *>(from);
   auto *acc = static_cast<Accumulator<T> *>(to);
-  if constexpr (std::is_integral_v<T>)
-    max ? IntoWhole(WholeMax(), x, stride, rows, acc, n) : IntoWhole(WholeSum(), x, stride, rows, acc, n);
-  else max ? Into(MaxOf(), x, stride, rows, acc, n) : Into(SumOf(), x, stride, rows, acc, n);
-}
-// Folds each of `rows` rows of n elements, `stride` apart, into one accumulator; or all of them into n accumulators.
-void FoldRows(int dtype, bool max, const void *x, int64_t stride, int64_t rows, int64_t n, void *to) {
-  switch (dtype) {
-    case OPGRAFT_FLOAT32: return FoldOf<float>(max, x, stride, rows, n, to);
-    case OPGRAFT_FLOAT16: return FoldOf<float16>(max, x, stride, rows, n, to);
-    case OPGRAFT_BFLOAT16: return FoldOf<bfloat16>(max, x, stride, rows, n, to);
-    case OPGRAFT_INT32: return FoldOf<int32_t>(max, x, stride, rows, n, to);
-    default: return FoldOf<int64_t>(max, x, stride, rows, n, to);
+  if constexpr (std::is_integral_v<T>) {
+    if (op == kMax) IntoWhole(WholeMax(), x, stride, rows, acc, n);
+    else if (op == kMin) IntoWhole(WholeMin(), x, stride, rows, acc, n);
+    else IntoWhole(WholeSum(), x, stride, rows, acc, n);
+  } else {
+    if (op == kMax) Into(MaxOf(), x, stride, rows, acc, n);
+    else if (op == kMin) Into(MinOf(), x, stride, rows, acc, n);
+    else Into(SumOf(), x, stride, rows, acc, n);
   }
 }
-void IntoRow(int dtype, bool max, const void *x, int64_t stride, int64_t rows, void *acc, int64_t n) {
+// Folds each of `rows` rows of n elements, `stride` apart, into one accumulator; or all of them into n accumulators.
+void FoldRows(int dtype, int op, const void *x, int64_t stride, int64_t rows, int64_t n, void *to) {
   switch (dtype) {
-    case OPGRAFT_FLOAT32: return IntoOf<float>(max, x, stride, rows, acc, n);
-    case OPGRAFT_FLOAT16: return IntoOf<float16>(max, x, stride, rows, acc, n);
-    case OPGRAFT_BFLOAT16: return IntoOf<bfloat16>(max, x, stride, rows, acc, n);
-    case OPGRAFT_INT32: return IntoOf<int32_t>(max, x, stride, rows, acc, n);
-    default: return IntoOf<int64_t>(max, x, stride, rows, acc, n);
+    case OPGRAFT_FLOAT32: return FoldOf<float>(op, x, stride, rows, n, to);
+    case OPGRAFT_FLOAT16: return FoldOf<float16>(op, x, stride, rows, n, to);
+    case OPGRAFT_BFLOAT16: return FoldOf<bfloat16>(op, x, stride, rows, n, to);
+    case OPGRAFT_INT32: return FoldOf<int32_t>(op, x, stride, rows, n, to);
+    default: return FoldOf<int64_t>(op, x, stride, rows, n, to);
+  }
+}
+void IntoRow(int dtype, int op, const void *x, int64_t stride, int64_t rows, void *acc, int64_t n) {
+  switch (dtype) {
+    case OPGRAFT_FLOAT32: return IntoOf<float>(op, x, stride, rows, acc, n);
+    case OPGRAFT_FLOAT16: return IntoOf<float16>(op, x, stride, rows, acc, n);
+    case OPGRAFT_BFLOAT16: return IntoOf<bfloat16>(op, x, stride, rows, acc, n);
+    case OPGRAFT_INT32: return IntoOf<int32_t>(op, x, stride, rows, acc, n);
+    default: return IntoOf<int64_t>(op, x, stride, rows, acc, n);
   }
 }
 
@@ -166,17 +194,18 @@ template <ReduceOp op, class T> struct Total {
   using A = Accumulator<T>;
   using Sum = std::conditional_t<std::is_integral_v<T>, std::make_unsigned<T>, std::type_identity<double>>::type;
   Sum sum = 0;
-  A most = kLeast<A>;
+  A most = start_of<op, A>();
   void add(A part) {
     if constexpr (op == kMax) most = most != most || part <= most ? most : part;  // a NaN stays
+    else if constexpr (op == kMin) most = most != most || part >= most ? most : part;
     else sum += Sum(part);
   }
   void add(const Total &t) {
-    if constexpr (op == kMax) add(t.most);
+    if constexpr (op == kMax || op == kMin) add(t.most);
     else sum += t.sum;
   }
   T value(int64_t count) const {
-    if constexpr (op == kMax) return T(most);
+    if constexpr (op == kMax || op == kMin) return T(most);
     else if constexpr (op == kMean) return T(float(double(sum) / double(count)));
     else if constexpr (std::is_integral_v<T>) return T(sum);
     else return T(float(sum));
@@ -192,7 +221,7 @@ template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w
   const int dtype = c.input(0).dtype();
   const int64_t count = w.reduced.total;
   auto into = IntoRow_simd();
-  constexpr A start = op == kMax ? kLeast<A> : A(0);
+  constexpr A start = start_of<op, A>();
   constexpr int64_t kBlock = 1024, kNarrow = 128, kParts = 16, kLeastPart = 32768, kRows = 4096;
   // Rows [begin, end) into m totals: parts of kRows in float32, which add up in double.
   auto add = [&](int64_t at, int64_t begin, int64_t end, Total<op, T> *totals, int64_t m) {
@@ -200,7 +229,7 @@ template <ReduceOp op, class T> void reduce_into_rows(Context &c, const Walks &w
     for (int64_t b = begin; b < end; b += kRows) {
       std::fill_n(acc, m, start);
       w.reduced.walk(b, std::min(end, b + kRows), [&](const int64_t(&from)[1], int64_t, int64_t rows) {
-        into(dtype, op == kMax, x + at + from[0], w.reduced.step[0], rows, acc, m);
+        into(dtype, op, x + at + from[0], w.reduced.step[0], rows, acc, m);
       });
       for (int64_t i = 0; i < m; ++i) totals[i].add(acc[i]);
     }
@@ -248,7 +277,7 @@ template <ReduceOp op, class T> void reduce_rows(Context &c, const Walks &w) {
     w.reduced.walk(begin, end, [&](const int64_t(&offset)[1], int64_t, int64_t m) {
       for (int64_t b = 0; b < m; b += kPart) {
         Accumulator<T> part;
-        fold(dtype, op == kMax, x + at + offset[0] + b, 0, 1, std::min(kPart, m - b), &part);
+        fold(dtype, op, x + at + offset[0] + b, 0, 1, std::min(kPart, m - b), &part);
         sum.add(part);
       }
     });
@@ -279,7 +308,7 @@ template <ReduceOp op, class T> void reduce_rows(Context &c, const Walks &w) {
       for (int64_t i = 0; i < n && whole; i += kRows) {  // one call for many rows that are short
         const int64_t rows = std::min(kRows, n - i);
         Accumulator<T> parts[kRows];
-        fold(dtype, op == kMax, x + at[0] + i * w.kept.step[0], w.kept.step[0], rows, count, parts);
+        fold(dtype, op, x + at[0] + i * w.kept.step[0], w.kept.step[0], rows, count, parts);
         for (int64_t r = 0; r < rows; ++r) {
           Total<op, T> sum;
           sum.add(parts[r]);
@@ -306,6 +335,7 @@ template <ReduceOp op, class T> void reduce_plain(Context &c, const Walks &w) {
         for (int64_t k = 0; k < m; ++k, first = false) {
           const A v = A(E(x[at[0] + i * w.kept.step[0] + offset[0] + k * w.reduced.step[0]]));
           if constexpr (op == kMax) acc = !first && (acc != acc || v <= acc) ? acc : v;
+          else if constexpr (op == kMin) acc = !first && (acc != acc || v >= acc) ? acc : v;
           else acc = A(U(acc) + U(v));
         }
       });
@@ -341,4 +371,6 @@ OPGRAFT_OP(ReduceSum, .inputs = 1, .infer = InferReduce<kSum>, .kernel = KernelR
            .reference = ReferenceReduce<kSum>)
 OPGRAFT_OP(ReduceMax, .inputs = 1, .infer = InferReduce<kMax>, .kernel = KernelReduce<kMax>,
            .reference = ReferenceReduce<kMax>)
+OPGRAFT_OP(ReduceMin, .inputs = 1, .infer = InferReduce<kMin>, .kernel = KernelReduce<kMin>,
+           .reference = ReferenceReduce<kMin>)
 #endif

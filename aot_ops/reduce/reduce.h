@@ -6,7 +6,7 @@
 
 namespace opgraft {
 
-enum ReduceOp { kMean, kSum, kMax };
+enum ReduceOp { kMean, kSum, kMax, kMin };
 
 // Bit i: dimension i is reduced. An empty `axis` reduces all, none with `skip_mode`.
 inline uint32_t reduced_dims(const Arguments &a) {
@@ -32,7 +32,7 @@ template <ReduceOp op> void infer_shape(InferContext &c, int32_t dtype) {
     reduces_none |= dim == 0;
     if (keep) out.push_back(1);
   }
-  if (op == kMax && reduces_none && !empty)
+  if ((op == kMax || op == kMin) && reduces_none && !empty)
     c.fail(OPGRAFT_INVALID_VALUE, "the reduced axes hold no element, shape ", c.input(0).shape());
   c.output(dtype, out);
 }

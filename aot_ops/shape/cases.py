@@ -39,9 +39,20 @@ def broadcast_to(x, shape):
     return np.broadcast_to(x, [x.shape[i - pad] if s == -1 else s for i, s in enumerate(shape)])
 
 
+def flatten(x, first, last):
+    first, last = (i % max(x.ndim, 1) for i in (first, last))
+    return x.reshape(*x.shape[:first], int(np.prod(x.shape[first : last + 1])), *x.shape[last + 1 :])
+
+
 REFERENCE = {
     "Reshape": lambda x, shape: x.reshape(ints(shape)),
     "Flatten": lambda x: x.reshape(x.shape[0], int(np.prod(x.shape[1:]))),
+    "FlattenExt": lambda x, start_dim=0, end_dim=-1: flatten(x, start_dim, end_dim),
+    "Slice": lambda x, begin, size: x[
+        tuple(slice(b, b + n if n >= 0 else None) for b, n in zip(ints(begin), ints(size)))
+    ],
+    "Triu": lambda x, diagonal=0: np.triu(x, diagonal),
+    "Tril": lambda x, diagonal=0: np.tril(x, diagonal),
     "ExpandDims": lambda x, axis: np.expand_dims(x, axis),
     "Squeeze": lambda x, axis=(): np.squeeze(x, tuple(axis) or None),
     "Transpose": lambda x, perm: np.transpose(x, perm),
@@ -51,6 +62,7 @@ REFERENCE = {
     "Concat": lambda *xs, axis=0: np.concatenate(xs, axis),
     "Stack": lambda *xs, axis=0: np.stack(xs, axis),
     "Split": lambda x, axis=0, output_num=1: np.split(x, output_num, axis),
+    "Unstack": lambda x, axis=0, num=0: list(np.moveaxis(x, axis, 0)),
     "Gather": gather,
     "Shape": lambda x: np.array(x.shape, np.int64),
     "TupleGetItem": lambda x, index: x[index],
@@ -83,15 +95,31 @@ CASES = (
     ]
     + [case("Flatten", [(t, s)]) for t in DTYPES for s in [(2, 3, 4, 5), (4, 6), (5,), (0, 3, 2), (3, 0, 2)]]
     + [
-        case(
-            "ExpandDims",
-            [
-                ("float32", s),
-            ],
-            axis=a,
-        )
-        for s, a in [((3, 4), 0), ((3, 4), -1), ((3, 4), 1), ((), 0)]
+        case("FlattenExt", [(t, s)], start_dim=a, end_dim=b)
+        for t in DTYPES
+        for s, a, b in [((2, 3, 4, 5), 1, 2), ((2, 3, 4), -2, -1), ((4, 6), 1, 1), ((3, 0, 2), 0, 1)]
     ]
+    + [case("FlattenExt", [("float32", s)]) for s in [(5,), (2, 3), ()]]
+    + [
+        case("Slice", [(t, s), i64(*b), i64(*n)])
+        for t in DTYPES
+        for s, b, n in [
+            *[((6, 9), (1, 2), (3, 4)), ((6, 9), (0, 8), (-1, -1)), ((2, 5, 7), (0, 4, 0), (2, 1, 7))],
+            *[((4, 5), (4, 0), (0, 5)), ((9,), (3,), (-1,)), ((), (), ())],
+        ]
+    ]
+    + [case("Slice", [FLAGS, i64(0, 1), i64(2, 2)])]
+    + [
+        case(op, [(t, s)], diagonal=d)
+        for op in ("Triu", "Tril")
+        for t in [*DTYPES, "float16"]
+        for s in [(5, 7), (7, 5), (2, 3, 4, 4), (1, 1), (0, 3), (3, 0), (70, 300)]
+        for d in (0, 1, -2, 9, -9)
+    ]
+    + [case(op, [FLAGS]) for op in ("Triu", "Tril")]
+    + [case("Tril", [("float32", [[np.nan, np.inf], [np.inf, np.nan]])], diagonal=-1)]
+    + [case("Triu", [("float32", (3, 4))], diagonal=d) for d in (2**62, -(2**62))]
+    + [case("ExpandDims", [("float32", s)], axis=a) for s, a in [((3, 4), 0), ((3, 4), -1), ((3, 4), 1), ((), 0)]]
     + [
         case("Squeeze", [("float32", s)], axis=a)
         for s, a in [((1, 3, 1), []), ((1, 3, 1), [0]), ((1, 3, 1), [-1]), ((1, 1), [0, 1])]
@@ -173,6 +201,20 @@ CASES = (
         for s, a, n in [((6, 4), 0, 3), ((2, 6, 5), 1, 2), ((4, 9), -1, 3), ((5,), 0, 1), ((0, 4), 1, 2)]
     ]
     + [
+        case("Unstack", [(t, s)], axis=a, num=s[a])
+        for t in DTYPES
+        for s, a in [
+            ((3, 2, 5), 0),
+            ((2, 3, 4, 5), -2),
+            ((7, 33, 2), -1),
+            ((4, 3), 1),
+            ((2, 0), 0),
+            ((0, 2), 1),
+            ((5,), 0),
+        ]
+    ]
+    + [case("Unstack", [FLAGS], axis=1, num=3), case("Unstack", [("float32", (2, 4000, 2))], axis=-1, num=2)]
+    + [
         case("Gather", [(t, s), (it, i)], **a)
         for t in DTYPES
         for it in ["int32", "int64"]
@@ -218,6 +260,38 @@ REFUSED = [
         "op": "Flatten",
         "inputs": [("float32", 1.0)],
         "error": r"Flatten: x must have at least 1 dimension, got shape \(\)",
+    },
+    {
+        "op": "FlattenExt",
+        "inputs": [("float32", (4, 5))],
+        "attrs": {"start_dim": 2},
+        "error": r"FlattenExt: start_dim must be in \[-2, 2\), got 2",
+    },
+    {
+        "op": "FlattenExt",
+        "inputs": [("float32", (4, 5))],
+        "attrs": {"start_dim": 1, "end_dim": 0},
+        "error": "FlattenExt: start_dim must not come after end_dim, got 1 and 0",
+    },
+    {
+        "op": "Slice",
+        "inputs": [("float32", (4, 5)), i64(0), i64(1)],
+        "error": "Slice: begin and size must have an entry for each of x's 2 dimensions, got 1 and 1",
+    },
+    {
+        "op": "Slice",
+        "inputs": [("float32", (4, 5)), i64(0, 3), i64(4, 3)],
+        "error": r"Slice: begin\[1\] \+ size\[1\] must be within dimension 1 of size 5, got 3 and 3",
+    },
+    {
+        "op": "Slice",
+        "inputs": [("float32", (4,)), i64(-1), i64(1)],
+        "error": r"Slice: begin\[0\] must be at least 0 and size\[0\] at least -1, got -1 and 1",
+    },
+    {
+        "op": "Triu",
+        "inputs": [("float32", (4,))],
+        "error": r"Triu: x must have at least 2 dimensions, got shape \(4,\)",
     },
     {
         "op": "ExpandDims",
@@ -279,6 +353,22 @@ REFUSED = [
         "inputs": [("float32", (5,))],
         "attrs": {"output_num": 2},
         "error": "Split: dimension 0 of size 5 does not divide into 2 parts",
+    },
+    {
+        "op": "Unstack",
+        "inputs": [("float32", (5, 2))],
+        "attrs": {"axis": 1, "num": 3},
+        "error": "Unstack: num must be dimension 1 of x, of size 2, got 3",
+    },
+    {
+        "op": "Unstack",
+        "inputs": [("float32", (0, 2))],
+        "error": "Unstack: num must be dimension 0 of x, of size 0, got 0",
+    },
+    {
+        "op": "Unstack",
+        "inputs": [("float32", ())],
+        "error": r"Unstack: axis must be in \[0, 0\), got 0",
     },
     {
         "op": "Gather",

@@ -1,4 +1,4 @@
-// Concat, Stack, Split and Gather: whole blocks of memory move.
+// Concat, Stack, Split, Unstack and Gather: whole blocks of memory move.
 #include <algorithm>
 
 #include "aot_ops/shape/move.h"
@@ -79,17 +79,64 @@ void InferSplit(InferContext &c) {
   for (int64_t i = 0; i < n; ++i) c.output(c.input(0).dtype(), out);
 }
 
+void InferUnstack(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  const int axis = c.axis(c.attr_int("axis", 0), c.input(0).rank());
+  const int64_t num = c.attr_int("num", 0), dim = c.input(0).dim(axis), n = num > 0 ? num : dim;
+  if (n < 0)
+    c.fail(OPGRAFT_UNSUPPORTED, "num must be given where dimension ", axis, " of x is open, for the number of outputs");
+  c.check(n > 0 && (dim < 0 || n == dim), "num must be dimension ", axis, " of x, of size ", dim, ", got ", num);
+  auto from = c.input(0).shape();
+  Shape out(from.begin(), from.end());
+  out.erase(out.begin() + axis);
+  for (int64_t i = 0; i < n; ++i) c.output(c.input(0).dtype(), out);
+}
+
+// Of small parts: those of a few rows at a time, which stay in the first cache.
+template <class U> void deal(Context &c, int64_t begin, int64_t end) {
+  const int n = c.outputs();
+  const int64_t rows = std::max<int64_t>(1, 16384 / (n * int64_t(sizeof(U))));
+  for (int64_t o = begin; o < end; o += rows)
+    for (int i = 0; i < n; ++i)
+      copy_row(c.input(0).data<U>() + o * n + i, n, c.output(i).data<U>() + o, std::min(rows, end - o));
+}
+
+template <int n> struct Bytes { char b[n]; };
+
+auto deal_of(int64_t block) {
+  switch (block) {
+    case 1: return deal<Bytes<1>>;  // bytes, because elements may be smaller and aligned to less
+    case 2: return deal<Bytes<2>>;
+    case 4: return deal<Bytes<4>>;
+    case 8: return deal<Bytes<8>>;
+    case 16: return deal<Bytes<16>>;
+    case 32: return deal<Bytes<32>>;
+    case 64: return deal<Bytes<64>>;
+  }
+  return static_cast<void (*)(Context &, int64_t, int64_t)>(nullptr);
+}
+
+// A part is a block in each outer element of the whole.
 void split(Context &c, bool parallel) {
   const TensorView x = c.input(0);
   const int axis = c.axis(c.attr_int("axis", 0), x.rank()), n = c.outputs();
   const int64_t outer = outer_of(x.shape(), axis), block = inner_of(x.shape(), axis) * element_bytes(x) / n;
-  auto body = [&](int64_t begin, int64_t end) {
-    for (int64_t o = begin; o < end && block; ++o)
-      for (int i = 0; i < n; ++i)
-        std::memcpy(c.output(i).data<char>() + o * block, x.data<char>() + (o * n + i) * block, size_t(block));
+  if (block == 0 || outer == 0) return;
+  if (const auto rows = deal_of(block); parallel && rows)
+    return c.parallel_for(outer, 65536 / (n * block) + 1, [&](int64_t begin, int64_t end) { rows(c, begin, end); });
+  auto copy = [&](int64_t o, int i) {
+    std::memcpy(c.output(i).data<char>() + o * block, x.data<char>() + (o * n + i) * block, size_t(block));
   };
-  if (parallel) c.parallel_for(outer, std::max<int64_t>(1, 65536 / std::max<int64_t>(block * n, 1)), body);
-  else body(0, outer);
+  auto whole = [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o)
+      for (int i = 0; i < n; ++i) copy(o, i);
+  };
+  if (!parallel) return whole(0, outer);
+  if (outer >= 64) return c.parallel_for(outer, std::max<int64_t>(1, 65536 / (block * n)), whole);
+  // Of few outer elements the blocks are shared among threads.
+  c.parallel_for(outer * n, std::max<int64_t>(1, 65536 / block), [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) copy(i / n, int(i % n));
+  });
 }
 void KernelSplit(Context &c) { split(c, true); }
 void ReferenceSplit(Context &c) { split(c, false); }
@@ -161,4 +208,7 @@ OPGRAFT_OP(Concat, .inputs = -1, .infer = InferConcat, .kernel = KernelConcat, .
 // Along a new axis an input's block is what lies behind it, as along its own: the same moves.
 OPGRAFT_OP(Stack, .inputs = -1, .infer = InferStack, .kernel = KernelConcat, .reference = ReferenceConcat)
 OPGRAFT_OP(Split, .inputs = 1, .outputs = -1, .infer = InferSplit, .kernel = KernelSplit, .reference = ReferenceSplit)
+// And so of a dimension that goes.
+OPGRAFT_OP(Unstack, .inputs = 1, .outputs = -1, .infer = InferUnstack, .kernel = KernelSplit,
+           .reference = ReferenceSplit)
 OPGRAFT_OP(Gather, .inputs = 2, .infer = InferGather, .kernel = KernelGather, .reference = ReferenceGather)

@@ -1,4 +1,4 @@
-// Reshape, Flatten, ExpandDims and Squeeze: the elements stay, the dimensions change. A host that honours
+// Reshape, Flatten, FlattenExt, ExpandDims and Squeeze: the elements stay, the dimensions change. A host that honours
 // `view` never runs these kernels.
 #include <algorithm>
 
@@ -56,6 +56,19 @@ void InferFlatten(InferContext &c) {
   c.output(c.input(0).dtype(), Shape{from[0], rest});
 }
 
+void InferFlattenExt(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  auto from = c.input(0).shape();
+  if (from.empty()) return c.output(c.input(0).dtype(), Shape{1});
+  const int first = c.axis(c.attr_int("start_dim", 0), c.input(0).rank(), "start_dim"),
+            last = c.axis(c.attr_int("end_dim", -1), c.input(0).rank(), "end_dim");
+  c.check(first <= last, "start_dim must not come after end_dim, got ", first, " and ", last);
+  Shape out(from.begin(), from.begin() + first + 1);
+  for (int i = first + 1; i <= last; ++i) out.back() = c.dim_op('*', out.back(), from[size_t(i)]);
+  out.insert(out.end(), from.begin() + last + 1, from.end());
+  c.output(c.input(0).dtype(), out);
+}
+
 void InferExpandDims(InferContext &c) {
   check_any_dtype(c, 0, "x");
   auto from = c.input(0).shape();
@@ -87,5 +100,6 @@ void InferSqueeze(InferContext &c) {
 using namespace opgraft;
 OPGRAFT_OP(Reshape, .inputs = 2, .infer = InferReshape, .kernel = copy_all, .reference = copy_all)
 OPGRAFT_OP(Flatten, .inputs = 1, .infer = InferFlatten, .kernel = copy_all, .reference = copy_all)
+OPGRAFT_OP(FlattenExt, .inputs = 1, .infer = InferFlattenExt, .kernel = copy_all, .reference = copy_all)
 OPGRAFT_OP(ExpandDims, .inputs = 1, .infer = InferExpandDims, .kernel = copy_all, .reference = copy_all)
 OPGRAFT_OP(Squeeze, .inputs = 1, .infer = InferSqueeze, .kernel = copy_all, .reference = copy_all)

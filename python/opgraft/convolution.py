@@ -195,6 +195,20 @@ class AvgPool2d(_Pool2d):
             self.pool = windows.AvgPool(self.kernel_size, self.stride, pad_mode, data_format)
 
 
+class AdaptiveAvgPool2d(Cell):
+    """The mean of each of output_size windows over x (N, C, H, W) or (C, H, W), which cover it."""
+
+    def __init__(self, output_size):
+        super().__init__()
+        self.output_size, self.pool = output_size, windows.AdaptiveAvgPool2D(output_size)
+
+    def construct(self, input):  # noqa: A002
+        return self.pool(input)
+
+    def __repr__(self):
+        return f"AdaptiveAvgPool2d(output_size={self.output_size})"
+
+
 class ReLU6(Cell):
     """min(max(x, 0), 6)"""
 

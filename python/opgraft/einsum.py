@@ -68,6 +68,8 @@ def _product(x, a, y, b, keep):
     if len(inner) == len(columns) == 1 and (len(rows) == 1 or (rows and not batch and not turn_a)):
         return primitive(product, x, y, **turned), letters
     m, k, n = (math.prod(sizes(part)) for part in (rows, inner, columns))
+    if not batch and isinstance(k, int) and k > 0:  # then Reshape tells an open one by itself
+        m, n = (size if isinstance(size, int) else -1 for size in (m, n))
     x = primitive("Reshape", x, shape=sizes(batch) + ((k, m) if turn_a else (m, k)))
     y = primitive("Reshape", y, shape=sizes(batch) + ((n, k) if turn_b else (k, n)))
     return primitive("Reshape", primitive(product, x, y, **turned), shape=sizes(letters)), letters

@@ -5,6 +5,7 @@ import numpy as np
 from . import _core, ops
 from . import trace as _trace
 from .cell import Cell as Cell
+from .convolution import AdaptiveAvgPool2d as AdaptiveAvgPool2d
 from .convolution import AvgPool2d as AvgPool2d
 from .convolution import BatchNorm2d as BatchNorm2d
 from .convolution import Conv2d as Conv2d
@@ -107,6 +108,11 @@ class SiLU(Cell):
 class ReLU(Cell):
     def construct(self, x):
         return ops.relu(x)
+
+
+class FastGelu(Cell):
+    def construct(self, x):
+        return ops.fast_gelu(x)
 
 
 class Dropout(Cell):

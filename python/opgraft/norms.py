@@ -19,8 +19,12 @@ def norm(x, weight, bias, begin_norm_axis, begin_params_axis, epsilon):
 
 
 def layer_norm(x, normalized_shape, weight=None, bias=None, eps=1e-5):
-    """LayerNorm over the last dimensions, of shape normalized_shape; weight and bias have it, too (None: 1 and 0)."""
-    x, shape = _tensor(x, "layer_norm: x"), tuple(normalized_shape)
+    """LayerNorm over the last dimensions, of shape normalized_shape (an int: the last alone); weight and bias have it,
+    too (None: 1 and 0)."""
+    x, shape = _tensor(x, "layer_norm: x"), normalized_shape
+    if not isinstance(shape, (int, np.integer, tuple, list)) or isinstance(shape, bool):
+        raise TypeError(f"layer_norm: normalized_shape must be an int, a tuple or a list, got {shape!r}")
+    shape = tuple(shape) if isinstance(shape, (tuple, list)) else (int(shape),)
     if not shape or tuple(x.shape[-len(shape) :]) != shape:
         raise ValueError(f"layer_norm: normalized_shape must be x's last dimensions, got {shape} for shape {x.shape}")
     weight = Tensor(np.ones(shape, x.dtype)) if weight is None else weight

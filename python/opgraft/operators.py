@@ -84,15 +84,18 @@ for _name, _f in {"add": ops.add, "sub": ops.sub, "mul": ops.mul, "truediv": ops
     setattr(Tensor, f"__{_name}__", _operator(_f))
     setattr(Tensor, f"__r{_name}__", _operator(lambda x, y, f=_f: f(y, x)))
 for _name, _f in {"lt": ops.less, "gt": ops.greater, "le": ops.less_equal, "ge": ops.greater_equal, "eq": ops.equal,
-                  "ne": ops.not_equal}.items():  # fmt: skip
+                  "ne": ops.not_equal, "and": ops.logical_and, "or": ops.logical_or, "rand": ops.logical_and,
+                  "ror": ops.logical_or}.items():  # fmt: skip
     setattr(Tensor, f"__{_name}__", _operator(_f))
+Tensor.__invert__ = lambda self: ops.logical_not(self)
 Tensor.__neg__ = lambda self: ops.neg(self)
 Tensor.__hash__ = object.__hash__
 Tensor.__getitem__ = _getitem
 Tensor.__iter__ = lambda self: (self[i] for i in range(len(self)))
 Tensor.T = property(ops.transpose)
 for _name in ("reshape", "transpose", "broadcast_to", "expand_dims", "squeeze", "split", "mean", "tile", "round",
-              "clamp", "clip"):  # fmt: skip
+              "clamp", "clip", "unbind", "isnan", "logical_not", "logical_and", "logical_or", "matmul", "narrow",
+              "tril", "triu"):  # fmt: skip
     setattr(Tensor, _name, getattr(ops, _name))
 Tensor.astype = ops.cast
 Tensor.sum = lambda self, axis=None, dtype=None, keepdims=False: ops.sum(self, axis, keepdims, dtype=dtype)

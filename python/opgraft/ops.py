@@ -1,14 +1,17 @@
 """Primitives by MindSpore's names, as functions; and ops.Custom, an operator from a shared object."""
 
-import builtins
 import functools
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from . import assign as _assign
 from . import decoding as _decoding
 from . import dtype as dt
 from . import einsum as _einsum
 from . import norms as _norms
+from . import parts as _parts
+from . import products as _products
 from . import quantised as _quantised
 from . import rotary as _rotary
 from . import rounding as _rounding
@@ -20,10 +23,8 @@ from .primitive import primitive
 from .primitive import run as _run
 from .primitive import signature as _signature
 from .primitive import tensor as _tensor
-from .tensor import Tensor
 
 __all__ = ["Custom", "CustomRegOp", "DataType", "primitive"]
-_MOST_OUTPUTS = 64  # of one node
 
 
 if TYPE_CHECKING:  # made from tables below
@@ -57,9 +58,17 @@ def _unary(function, op):
 add, sub, mul, pow = (_binary(o.lower(), o) for o in ["Add", "Sub", "Mul", "Pow"])  # noqa: A001
 maximum, minimum = _binary("maximum", "Maximum"), _binary("minimum", "Minimum")
 less, equal, greater = _binary("less", "Less"), _binary("equal", "Equal"), _binary("greater", "Greater")
+not_equal, less_equal = _binary("not_equal", "NotEqual"), _binary("less_equal", "LessEqual")
+greater_equal, logical_and = _binary("greater_equal", "GreaterEqual"), _binary("logical_and", "LogicalAnd")
+logical_or, logical_not = _binary("logical_or", "LogicalOr"), _unary("logical_not", "LogicalNot")
+isnan = _unary("isnan", "IsNan")
 sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
 abs, cos, sin = (_unary(f.lower(), f) for f in ["Abs", "Cos", "Sin"])  # noqa: A001
-reciprocal = _unary("reciprocal", "Reciprocal")
+reciprocal, erfc, fast_gelu = (
+    _unary("reciprocal", "Reciprocal"),
+    _unary("erfc", "Erfc"),
+    _unary("fast_gelu", "FastGeLU"),
+)
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
 relu6, neg, square = _unary("relu6", "ReLU6"), _unary("neg", "Neg"), _unary("square", "Square")
 round, clamp, clip, clip_by_value = _rounding.round, _rounding.clamp, _rounding.clamp, _rounding.clip_by_value  # noqa: A001
@@ -76,24 +85,6 @@ def div(x, y):
 
 
 @_export
-def not_equal(x, y):
-    """x != y, broadcast as in NumPy; a NaN differs from everything."""
-    return select(equal(x, y), False, Tensor(True))
-
-
-@_export
-def less_equal(x, y):
-    """x <= y, broadcast as in NumPy."""
-    return select(less(x, y), Tensor(True), equal(x, y))
-
-
-@_export
-def greater_equal(x, y):
-    """x >= y, broadcast as in NumPy."""
-    return less_equal(y, x)
-
-
-@_export
 def gelu(x, approximate="none"):
     """GELU; approximate is "tanh" or "none" (erf)."""
     return primitive("GeLU", _tensor(x, "gelu: x"), approximate=approximate)
@@ -107,8 +98,11 @@ def swiglu(input, dim=-1):
 
 @_export
 def matmul(x, y, transpose_a=False, transpose_b=False):
-    """Matrix product over the last two dimensions; MatMul where y is a matrix, else BatchMatMul."""
-    x, y = _tensor(x, "matmul: x"), _tensor(y, "matmul: y")
+    """Matrix product over the last two dimensions, of which a vector has one; MatMul where y is a matrix, MatMulExt of
+    a vector, else BatchMatMul."""
+    x, y = _products.operands(x, y)
+    if len(x.shape) == 1 or len(y.shape) == 1:
+        return _products.of_vectors(x, y, transpose_a, transpose_b)
     if len(y.shape) == 2 and (len(x.shape) == 2 or not transpose_a):
         return primitive("MatMul", x, y, transpose_a=transpose_a, transpose_b=transpose_b)
     return bmm(x, y, transpose_a, transpose_b)
@@ -132,6 +126,8 @@ def bias_add(x, bias, *, data_format="NCHW"):
 def softmax(x, axis=-1, *, dtype=None):
     """Softmax along axis; of x as dtype, where that is given."""
     x = _tensor(x, "softmax: x") if dtype is None else cast(x, dtype)
+    if not isinstance(axis, (int, np.integer)) or isinstance(axis, bool):
+        raise TypeError(f"softmax: axis must be an int, got {axis!r}")
     _, _, attrs = _signature("Softmax")
     return primitive("Softmax", x, axis=[axis] if isinstance(attrs.get("axis"), list) else axis)
 
@@ -235,39 +231,9 @@ def _flatten_rest(x):
     return expand_dims(x, 1) if len(x.shape) == 1 else primitive("Flatten", x)
 
 
-def _split(x, axis=0, output_num=1):
-    out = primitive("Split", _tensor(x, "split: x"), axis=axis, output_num=output_num)
-    return out if isinstance(out, tuple) else (out,)
-
-
-@_export
-def split(x, split_size_or_sections, axis=0):
-    """Parts of x along axis, as a tuple: of this size each, the last of what is left; or of the sizes given."""
-    x, sizes = _tensor(x, "split: x"), split_size_or_sections
-    if not -len(x.shape) <= axis < len(x.shape):
-        raise ValueError(f"split: axis must be within the {len(x.shape)} dimensions of x, got {axis}")
-    axis %= len(x.shape)
-    total = x.shape[axis]
-    if not isinstance(total, int):
-        raise ValueError(f"split: dimension {axis} of x must not be open; ops.Split(axis, n) makes n equal parts of it")
-    if isinstance(sizes, int):
-        if sizes < 1:
-            raise ValueError(f"split: split_size_or_sections must be at least 1, got {sizes}")
-        sizes = [sizes] * (total // sizes) + [total % sizes] * (total % sizes > 0 or total == 0)
-    sizes = list(sizes)
-    if any(not isinstance(n, int) or n < 0 for n in sizes) or builtins.sum(sizes) != total:
-        raise ValueError(f"split: split_size_or_sections must add up to {total}, dimension {axis} of x, got {sizes}")
-    if len(sizes) == 1:
-        return (x,)
-    if len(set(sizes)) == 1 and len(sizes) <= _MOST_OUTPUTS:
-        return _split(x, axis, len(sizes))
-    begin, end, rest = [0] * len(x.shape), [0] * len(x.shape), (1 << len(x.shape)) - 1 - (1 << axis)
-    parts = []
-    for n in sizes:
-        end[axis] = begin[axis] + n
-        parts.append(strided_slice(x, begin, end, [1] * len(x.shape), rest, rest))
-        begin[axis] = end[axis]
-    return tuple(parts)
+split, unstack, unbind = _parts.split, _parts.unstack, _parts.unbind
+slice, narrow, triu, tril = _parts.cut, _parts.narrow, _parts.triu, _parts.tril  # noqa: A001
+__all__ += ["narrow", "slice", "split", "tril", "triu", "unbind", "unstack"]
 
 
 @_export
@@ -299,15 +265,18 @@ __all__ += ["apply_rotary_pos_emb", "assign", "assign_add", "assign_sub", "block
 einsum = _einsum.einsum
 __all__ += ["einsum", "quant_batch_matmul", "weight_quant_batch_matmul"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool
+AdaptiveAvgPool2D, adaptive_avg_pool2d = _windows.AdaptiveAvgPool2D, _windows.adaptive_avg_pool2d
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
 avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
 __all__ += [
+    "AdaptiveAvgPool2D",
     "AvgPool",
     "AvgPool3D",
     "BatchNorm",
     "Conv2D",
     "MaxPool",
     "MaxPool3DWithArgmax",
+    "adaptive_avg_pool2d",
     "avg_pool2d",
     "batch_norm",
     "conv2d",
@@ -362,7 +331,8 @@ for _f in (add, sub, mul, div, pow, less, equal, maximum, minimum, greater):
     globals()[_name] = _class(_name, _f)
     __all__.append(_name)
 for _name, _f, *_arguments in [
-    ("NotEqual", not_equal), ("LessEqual", less_equal), ("GreaterEqual", greater_equal), ("Sqrt", sqrt),
+    ("NotEqual", not_equal), ("LessEqual", less_equal), ("GreaterEqual", greater_equal), ("IsNan", isnan),
+    ("LogicalAnd", logical_and), ("LogicalOr", logical_or), ("LogicalNot", logical_not), ("Sqrt", sqrt),
     ("Rsqrt", rsqrt), ("Exp", exp), ("Erf", erf), ("Tanh", tanh), ("Sigmoid", sigmoid), ("SiLU", silu), ("ReLU", relu),
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
     ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add, "data_format"),
@@ -382,7 +352,8 @@ for _name, _f, *_arguments in [
     ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest), ("Rint", _rounding.rint),
     ("Einsum", lambda operands, equation: einsum(equation, *operands), "equation"),
     ("Round", lambda x, decimals=0: round(x, decimals=decimals)),
-    ("Split", _split, "axis", "output_num"),
+    ("Erfc", erfc), ("FastGeLU", fast_gelu), ("Slice", slice), ("Triu", triu, "diagonal"), ("Tril", tril, "diagonal"),
+    ("Split", _parts.equal, "axis", "output_num"), ("Unstack", _parts.slices, "axis", "num"),
     ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
     ("QuantBatchMatmul", quant_batch_matmul, "transpose_x1", "transpose_x2", "dtype"),
     ("WeightQuantBatchMatmul", weight_quant_batch_matmul, "transpose_x", "transpose_weight", "antiquant_group_size"),

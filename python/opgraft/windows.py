@@ -154,6 +154,19 @@ class AvgPool(_Pool):
     """The mean of each window; padding is not counted."""
 
 
+class AdaptiveAvgPool2D(_Primitive):
+    """The mean of each of output_size windows over x (N, C, H, W) or (C, H, W), which cover it; None: as x has."""
+
+    def __init__(self, output_size):
+        sizes = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * 2
+        known = [1 if n is None else n for n in sizes]
+        numbers(type(self).__name__, "output_size", tuple(known), 2, 1)
+        self.attrs = {"output_size": tuple(-1 if n is None else n for n in sizes) * (3 - len(sizes))}
+
+    def __call__(self, input_x):
+        return self._run(x=input_x)
+
+
 class MaxPool3DWithArgmax(_Primitive):
     """The largest element of each window of x (N, C, D, H, W) and its place in its D H W; pads are on both sides."""
 
@@ -222,6 +235,11 @@ def avg_pool2d(input_x, kernel_size=1, stride=1, padding=0, ceil_mode=False, cou
     pool = AvgPool3D((1, *kernel), (1, *step), "pad", (0, 0, *pads), ceil_mode, count_include_pad, divisor_override)
     x = primitive("ExpandDims", _tensor(input_x, "avg_pool2d: input_x"), axis=2)
     return primitive("Squeeze", pool(x), axis=[2])
+
+
+def adaptive_avg_pool2d(input, output_size):  # noqa: A002
+    """The mean of each of output_size windows over height and width, which cover them; 1: of all."""
+    return AdaptiveAvgPool2D(output_size)(input)
 
 
 def flatten(input, order="C", *, start_dim=1, end_dim=-1):  # noqa: A002

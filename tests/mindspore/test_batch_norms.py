@@ -35,6 +35,10 @@ def power(y, m, v, g, b):
     return (y - m) * ops.pow(v + EPS, -0.5) * g + b
 
 
+def reciprocal(y, m, v, g, b):
+    return (y - m) * ops.reciprocal(ops.sqrt(v + EPS)) * g + b
+
+
 def frozen(y, m, v, g, b):
     """As torchvision's FrozenBatchNorm2d."""
     s = g * ops.rsqrt(v + EPS)
@@ -48,6 +52,15 @@ def frozen_by_sqrt(y, m, v, g, b):
 
 def without_gamma_and_beta(y, m, v, g, b):
     return (y - m) * ops.rsqrt(v + EPS)
+
+
+def ahead(y, m, v, g, b):
+    """v is 1 over the root, computed before."""
+    return (y - m) * v * g + b
+
+
+def ahead_that_divides(y, m, v, g, b):
+    return (y - m) / v * g + b
 
 
 def reshape(v):
@@ -70,7 +83,17 @@ def expand(v):
     return ops.expand_dims(ops.expand_dims(v, -1), -1)
 
 
-SPELLED = [rsqrt, rsqrt_and_gamma_first, sqrt, one_over_sqrt, power, frozen, frozen_by_sqrt, without_gamma_and_beta]
+SPELLED = [
+    rsqrt,
+    rsqrt_and_gamma_first,
+    sqrt,
+    one_over_sqrt,
+    power,
+    reciprocal,
+    frozen,
+    frozen_by_sqrt,
+    without_gamma_and_beta,
+]
 SHAPED = [reshape, view, reshape_to_three, new_axes, expand, None]  # how a vector comes to broadcast; it does already
 
 
@@ -129,7 +152,7 @@ def test_behind_a_convolution(spelled, shaped, bias, tmp_path):
 
 
 @pytest.mark.parametrize("constant", [False, True])
-@pytest.mark.parametrize("spelled", SPELLED)
+@pytest.mark.parametrize("spelled", [*SPELLED, ahead, ahead_that_divides])
 def test_alone(spelled, constant, tmp_path):
     x = normal(2, C, 7, 9)
     names, got, want = grafted(Norm(spelled, None, constant=constant), x, tmp_path)

@@ -158,3 +158,46 @@ def test_a_convolution_without_a_bias_takes_what_follows(clip, residual, tmp_pat
     close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), want)
     _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
     close(nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))(Tensor(x)).asnumpy(), want)
+
+
+def adaptive(x):
+    return ops.adaptive_avg_pool2d(x, 1)
+
+
+def mean(x):
+    return ops.mean(x, (2, 3))
+
+
+def mean_by_method(x):
+    return x.mean((2, 3), keep_dims=True)
+
+
+def adaptive_by_columns(x):
+    return ops.adaptive_avg_pool2d(x, (1, 3))
+
+
+@pytest.mark.parametrize("pool,name", [
+    (adaptive, "ReduceMean"), (nn.AdaptiveAvgPool2d((1, 1)), "ReduceMean"), (mean, "ReduceMean"),
+    (mean_by_method, "ReduceMean"), (nn.AvgPool2d(7), "AvgPool"), (adaptive_by_columns, "AdaptiveAvgPool2D"),
+])  # fmt: skip
+def test_a_mean_over_height_and_width(pool, name, tmp_path):
+    """GlobalAvgPool is one operator; MindSpore runs the grafted file."""
+
+    class Net(nn.Cell):
+        def __init__(self):
+            super().__init__()
+            self.pool = pool
+
+        def construct(self, x):
+            return self.pool(x)
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    x = normal(2, 6, 7, 7)
+    want = Net()(Tensor(x)).asnumpy()
+    ms.export(Net(), Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=(x,))
+    assert [n["op"] for n in graph.nodes] == [name], str(graph)
+    close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), want)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    close(nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))(Tensor(x)).asnumpy(), want)

@@ -41,6 +41,10 @@ class Rms(nn.Cell):
             h = h * ops.rsqrt(v)
         elif self.root == "div":
             h = h / ops.sqrt(v)
+        elif self.root == "reciprocal":
+            h = h * ops.reciprocal(ops.sqrt(v))
+        elif self.root == "power":
+            h = h * ops.pow(v, -0.5)
         else:
             h = h * (1.0 / ops.sqrt(v))
         if self.half:
@@ -67,12 +71,12 @@ class PlainLayer(nn.Cell):
 class GammaInside(nn.Cell):
     """LayerNorm as Keras and Flax write it, and their like of RMSNorm; of half types in float32."""
 
-    def __init__(self, how, dtype=ms.float32, ones=0):
+    def __init__(self, how, dtype=ms.float32, ones=0, parameters=None):
         super().__init__()
         self.how, self.dtype = how, dtype
         shape = (*[1] * ones, 24)
-        self.gamma = Parameter(Tensor(normal(*shape, seed=5)).astype(dtype), name="gamma")
-        self.beta = Parameter(Tensor(normal(*shape, seed=6)).astype(dtype), name="beta")
+        self.gamma = Parameter(Tensor(normal(*shape, seed=5)).astype(parameters or dtype), name="gamma")
+        self.beta = Parameter(Tensor(normal(*shape, seed=6)).astype(parameters or dtype), name="beta")
         self.mean = ops.ReduceMean(keep_dims=True)
 
     def construct(self, x, residual):
@@ -81,11 +85,20 @@ class GammaInside(nn.Cell):
             y = h * (ops.rsqrt(self.mean(h * h, -1) + 1e-5) * gamma)
         elif self.how == "rms, gamma first":
             y = (h * gamma) * ops.rsqrt(self.mean(ops.square(h), -1) + 1e-5)
+        elif self.how == "rms, gamma over the root":
+            y = h * (gamma / ops.sqrt(self.mean(h * h, -1) + 1e-5))
         else:
             m = self.mean(h, -1)
             d = h - m
-            root = ops.rsqrt(self.mean(ops.square(d), -1) + 1e-5)
-            if self.how == "Keras":
+            v = self.mean(ops.square(d), -1) + 1e-5
+            root = ops.rsqrt(v)
+            if self.how == "reciprocal":
+                y = (d * ops.reciprocal(ops.sqrt(v))) * gamma + beta
+            elif self.how == "power":
+                y = (d * ops.pow(v, -0.5)) * gamma + beta
+            elif self.how == "gamma over the root":
+                y = d * (gamma / ops.sqrt(v)) + beta
+            elif self.how == "Keras":
                 y = h * (root * gamma) + (beta - m * (root * gamma))
             elif self.how == "Flax":
                 y = d * (root * gamma) + beta
@@ -150,6 +163,10 @@ class Scores(nn.Cell):
             return e / ops.ReduceSum(keep_dims=True)(e, 1)
         if self.how == "half":
             return ops.cast(ops.softmax(ops.cast(x * 0.125 + mask, ms.float32), -1), ms.float16)
+        if self.how == "exp, Tensor.max":
+            s = x * 0.125 + mask
+            e = ops.exp(s - s.max(-1, keepdims=True))
+            return e / e.sum(-1, keepdims=True)
         if self.how == "exp":
             s = x * 0.125 + mask
             e = ops.exp(s - ops.ReduceMax(keep_dims=True)(s, -1))
@@ -160,6 +177,12 @@ class Scores(nn.Cell):
 EXPORTED = {
     **{f"rms {square} {root}": (lambda s=square, r=root: Rms(s, r), {"FusedRmsNorm"})
        for square in ("mul", "square", "pow") for root in ("rsqrt", "div", "inverse")},
+    **{f"rms, {root}": (lambda r=root: Rms("mul", r), {"FusedRmsNorm"}) for root in ("reciprocal", "power")},
+    **{f"{how}, root": (lambda h=how: GammaInside(h), {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
+       for how in ("rms, gamma over the root", "gamma over the root", "reciprocal", "power")},
+    **{f"{how} float16, parameters float32": (lambda h=how: GammaInside(h, ms.float16, parameters=ms.float32),
+                                              {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
+       for how in ("rms", "rms, gamma first", "Keras", "both parameters")},
     "rms, weight first": (lambda: Rms("square", "rsqrt", weight_first=True), {"FusedRmsNorm"}),
     "rms of a sum": (lambda: Rms("pow", "rsqrt", residual=True), {"FusedAddRmsNorm"}),
     "rms float16": (lambda: Rms("pow", "rsqrt", ms.float16, weight_first=True), {"FusedRmsNorm"}),
@@ -172,7 +195,7 @@ EXPORTED = {
                           {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
        for how in ("Keras", "Flax", "rms", "rms, gamma first", "gamma alone", "both parameters")},
     **{f"softmax {how}": (lambda h=how: Scores(h), {"ScaledMaskedSoftmax"})
-       for how in ("mul", "div", "div, mask first", "scale", "add", "exp", "exp of dimension 1")},
+       for how in ("mul", "div", "div, mask first", "scale", "add", "exp", "exp, Tensor.max", "exp of dimension 1")},
     **{f"{how}, ones before gamma": (lambda h=how: GammaInside(h, ones=1),
                                      {"FusedRmsNorm" if "rms" in how else "FusedLayerNorm"})
        for how in ("rms", "rms, gamma first", "Keras", "Flax", "gamma alone", "both")},

@@ -54,7 +54,7 @@ def make_input(spec, seed):
         if len(spec) > 2:
             flat = a.reshape(-1)
             flat[: min(7, a.size)] = [np.inf, -np.inf, np.nan, 0.0, -0.0, 80.0, -80.0][: min(7, a.size)]
-    return np.asarray(a).astype(dtype) if dtype != np.bool_ else np.asarray(a) > 0
+    return np.asarray(np.asarray(a) > 0 if dtype == np.bool_ else a, dtype)
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,12 @@ SHAPES = [
     (lambda: ones(1) + Tensor(ones(*[1] * 9)), "a tensor has at most 8 dimensions, got 9"),
 ]
 VALUES = [
+    (lambda: ops.matmul(ones(3), T, True), "matmul: transpose_a must be False for a vector, got True for shape (3,)"),
+    (lambda: T @ Tensor(1.0), "matmul: y must have at least 1 dimension, got shape ()"),
+    (
+        lambda: ops.layer_norm(T, 2),
+        "layer_norm: normalized_shape must be x's last dimensions, got (2,) for shape (2, 3)",
+    ),
     (lambda: ops.gelu(T, "exact"), "GeLU: approximate must be 'tanh' or 'none', got 'exact'"),
     (lambda: ops.primitive("Add", T), "Add: takes 2 inputs, got 1"),
     (lambda: ops.Custom.from_op("SwiGLU")(X), "SwiGLU: takes 2 inputs, got 1"),
@@ -71,6 +77,19 @@ TYPES = [
     (lambda: ops.add(1, 2), "Add: x or y must be a Tensor, got int and int"),
     (lambda: T + None, "unsupported operand type(s) for +: 'Tensor' and 'NoneType'"),
     (lambda: ops.relu([1.0]), "ReLU: x must be a Tensor, got list"),
+    (
+        lambda: ops.matmul(ones(2, 3, dtype=np.int32), ones(3, dtype=np.int32)),
+        "matmul: x.dtype must be one of float32, float16, bfloat16, got int32",
+    ),
+    (lambda: T @ 2, "matmul: y must be a Tensor, got int"),
+    (lambda: ops.softmax(T, None), "softmax: axis must be an int, got None"),
+    (lambda: ops.softmax(T, (0, 1)), "softmax: axis must be an int, got (0, 1)"),
+    (lambda: ops.layer_norm(T, None), "layer_norm: normalized_shape must be an int, a tuple or a list, got None"),
+    (
+        lambda: ops.concat([T, T, ones(2, 3, dtype=np.int32)]),
+        "Concat: xs[2].dtype must equal xs[0].dtype float32, got int32",
+    ),
+    (lambda: ops.stack([T, T.astype("float16")]), "Stack: xs[1].dtype must equal xs[0].dtype float32, got float16"),
     (lambda: ops.matmul(T, ones(3, 2, dtype=np.float16)), "MatMul: b.dtype must equal a.dtype float32, got float16"),
     (
         lambda: ops.softmax(ones(3, dtype=np.int64)),

@@ -27,6 +27,7 @@ PARTED = {
     "ONNX split and squeeze": lambda r, axis: [
         p("Squeeze", s, axis=[axis % len(r.shape)]) for s in p("Split", r, axis=axis % len(r.shape), output_num=2)
     ],
+    "unbind": lambda r, axis: ops.unbind(r, axis),
 }
 GATES = {
     "silu": lambda a, b: ops.silu(a) * b,
@@ -130,6 +131,10 @@ def test_a_tensor_that_comes_in_parts_is_taken_as_two(shape, last, tmp_path):
     lambda x: ops.silu(x[:, :2]) * x[:, 3:],  # not all of them
     lambda x: ops.silu(x[:, 1:3]) * x[:, 2:4],
     lambda x: (lambda r: ops.silu(r[..., 0, :]) * r[..., 1, :] + r[..., 1, :])(two(x, False)),  # a part is used again
+    lambda x: (lambda a, b: ops.silu(a) * b + a)(*ops.unbind(two(x, False), -2)),
+    lambda x: (lambda a, b: ops.silu(a) * a + b)(*ops.unbind(two(x, True), -1)),
+    lambda x: (lambda a, b, _: ops.silu(a) * b)(*ops.unbind(x[..., :36].reshape(3, 5, 3, 12), -2)),
+    lambda x: (lambda a, b: ops.silu(a) * b)(*ops.unbind(x.reshape(3, 2, 5, D), 1)),  # of other rows
 ])  # fmt: skip
 def test_what_are_not_the_two_halves(write):
     x = normal(3, 5, 2 * D)

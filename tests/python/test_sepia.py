@@ -28,6 +28,15 @@ def clip(y):
     return ops.minimum(ops.maximum(y, 0.0), 1.0)
 
 
+def clamped(y):
+    return ops.clamp(y, 0.0, 1.0)
+
+
+def each(cut, r, g, b):
+    """Every channel is cut before they are joined."""
+    return [cut(c) for c in mix(r, g, b)]
+
+
 def onnx_cut(x, i):
     """As a Slice of axis 1."""
     return ops.strided_slice(x, (0, i, 0, 0), (0, i + 1, 0, 0), (1, 1, 1, 1), begin_mask=13, end_mask=13)
@@ -66,6 +75,19 @@ SPELLED = {
     "torch's clamp": (SHAPE, lambda x, m: ops.clamp(ops.stack(mix(x[:, 0], x[:, 1], x[:, 2]), 1), 0, 1)),
     "a product, clamped": (SHAPE, lambda x, m: ops.clamp(product(x, m), max=1)),
     "colours last": (SHAPE, lambda x, m: clip(last(x, Tensor(m.asnumpy().T.copy())))),
+    "each cut, stacked": (SHAPE, lambda x, m: ops.stack(each(least, x[:, 0], x[:, 1], x[:, 2]), 1)),
+    "each clipped, slices": (SHAPE, lambda x, m: ops.concat(each(clip, x[:, 0:1], x[:, 1:2], x[:, 2:3]), 1)),
+    "each clamped, one image": ((3, H, W), lambda x, m: ops.stack(each(clamped, x[0], x[1], x[2]))),
+    "each clipped, split": (SHAPE, lambda x, m: ops.concat(each(clip, *ops.split(x, 1, 1)), 1)),
+    "each cut, ONNX, gathered": (
+        SHAPE, lambda x, m: ops.concat([ops.expand_dims(y, 1) for y in each(clip, *chosen(x))], 1)),
+    "einsum, clamped": (SHAPE, lambda x, m: clamped(ops.einsum("oc,nchw->nohw", m, x))),
+    "einsum, the matrix last": (SHAPE, lambda x, m: least(ops.einsum("nchw,oc->nohw", x, m))),
+    "einsum, the transposed matrix": (
+        SHAPE, lambda x, m: clip(ops.einsum("co,nchw->nohw", Tensor(m.asnumpy().T.copy()), x))),
+    "einsum, the transposed matrix last": (
+        SHAPE, lambda x, m: clip(ops.einsum("nchw,co->nohw", x, Tensor(m.asnumpy().T.copy())))),
+    "a convolution, clamped": (SHAPE, lambda x, m: clamped(ops.conv2d(x, m.reshape(3, 3, 1, 1)))),
 }  # fmt: skip
 
 NEAR = {
@@ -84,6 +106,16 @@ NEAR = {
     "a product over rows": lambda x, m: least(ops.matmul(x[:, :, :3].reshape(N, W * 3, 3), m).reshape(N, 3, W, 3)),
     "columns for rows": lambda x, m: least(
         ops.transpose(ops.matmul(ops.transpose(x, (0, 2, 3, 1)), m), (0, 3, 2, 1)).reshape(SHAPE)),
+    "limits that differ": lambda x, m: ops.stack(
+        [ops.minimum(y, c) for y, c in zip(mix(x[:, 0], x[:, 1], x[:, 2]), (1.0, 1.0, 0.5))], 1),
+    "one that is not cut": lambda x, m: ops.stack(
+        [*each(least, x[:, 0], x[:, 1], x[:, 2])[:2], mix(x[:, 0], x[:, 1], x[:, 2])[2]], 1),
+    "joined along the images": lambda x, m: ops.concat(each(least, x[:, 0], x[:, 1], x[:, 2]), 0),
+    "stacked behind": lambda x, m: ops.stack(each(least, x[:, 0], x[:, 1], x[:, 2]), 3),
+    "einsum that turns the images": lambda x, m: least(ops.einsum("oc,nchw->nowh", m, x)),
+    "einsum that joins them otherwise": lambda x, m: least(ops.einsum("oc,nchw->onhw", m, x).reshape(SHAPE)),
+    "einsum over rows": lambda x, m: least(ops.einsum("or,ncrw->ncow", m, x[:, :, :3])),
+    "colours last": lambda x, m: clamped(ops.matmul(x[..., :3], m)),
     "a product of other dimensions": lambda x, m: least(ops.matmul(m, x.reshape(N * H, 3, W)).reshape(SHAPE)),
 }  # fmt: skip
 
