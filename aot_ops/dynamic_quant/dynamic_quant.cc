@@ -40,26 +40,20 @@ template <class T> void QuantiseOneRow(const void *x, const void *smooth, int64_
 
 template <class T>
 void DivideOneRow(const void *row, const void *factors, int64_t n, int8_t *codes, float *scale, const Spelled &rule) {
-  const T *x = static_cast<const T *>(row), *smooth = static_cast<const T *>(factors);
+  const RowTimes<T> x{static_cast<const T *>(row), static_cast<const T *>(factors), n};
   const hn::ScalableTag<float> d;
   const hn::RebindToSigned<decltype(d)> di;
   const hn::Rebind<int8_t, decltype(d)> d8;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  const auto load = [&](int64_t i) HWY_ATTR {
-    const size_t left = size_t(n - i < lanes ? n - i : lanes);
-    const auto v = left == size_t(lanes) ? LoadF32(d, x + i) : LoadF32N(d, x + i, left);
-    if (smooth == nullptr) return v;
-    return hn::Mul(v, left == size_t(lanes) ? LoadF32(d, smooth + i) : LoadF32N(d, smooth + i, left));
-  };
   auto most = hn::Zero(di);  // bits without a sign are in the order of what they are, NaN above all
-  for (int64_t i = 0; i < n; i += lanes) most = hn::Max(most, hn::BitCast(di, hn::Abs(load(i))));
+  for (int64_t i = 0; i < n; i += lanes) most = hn::Max(most, hn::BitCast(di, hn::Abs(x.load(d, i))));
   const int32_t bits = hn::GetLane(hn::MaxOfLanes(di, most));
   float largest;
   std::memcpy(&largest, &bits, sizeof largest);
   *scale = rule.scale(largest);
   const auto divisor = hn::Set(d, *scale), low = hn::Set(d, rule.quant_min), high = hn::Set(d, rule.quant_max);
   for (int64_t i = 0; i < n; i += lanes) {
-    auto v = hn::Div(load(i), divisor);
+    auto v = hn::Div(x.load(d, i), divisor);
     v = hn::IfThenElse(hn::IsNaN(v), hn::Zero(d), hn::Min(hn::Max(v, low), high));
     const auto bytes = hn::DemoteTo(d8, hn::NearestInt(v));
     if (n - i >= lanes) {

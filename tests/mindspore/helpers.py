@@ -14,6 +14,15 @@ HERE = pathlib.Path(__file__).resolve().parent
 INCLUDE = pathlib.Path(opgraft.__file__).resolve().parents[2] / "include" / "opgraft"
 
 
+def normal(*shape, seed=0):
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+# Scores for a softmax, and where they are hidden: a row whole.
+SCORES, GONE = normal(3, 5, 24), normal(5, 24, seed=1) > 0.5
+GONE[2] = True
+
+
 # How a user may build an operator: the first as MindSpore needs it, all for opgraft.
 BUILDS = {
     "old std::string": ["-D_GLIBCXX_USE_CXX11_ABI=0"],

@@ -5,20 +5,12 @@ import numpy as np
 import opgraft
 import opgraft.mindspore
 import pytest
-from helpers import cases
+from helpers import GONE, SCORES, cases, normal
 from mindspore import Tensor, mint, nn, ops
 from opgraft import _core, rewrite
 
 U = 2.0**-24
 SOFTMAX = cases("softmax")
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-
-
-SCORES, GONE = normal(3, 5, 24), normal(5, 24, seed=1) > 0.5
-GONE[2] = True  # a row that is hidden whole
 
 
 class Scores(nn.Cell):

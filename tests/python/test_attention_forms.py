@@ -149,6 +149,13 @@ MASKS = {
 }
 
 
+def becomes_attention(write, x, mask, want, u):
+    """One node, beside what makes bools of the mask, and within the roundings of the half type."""
+    net, ops_left, report = grafted(write, x)
+    assert ops_left == ["Greater"] * (mask == "chosen") + ["ScaledDotProductAttention"], str(report)
+    near(net(*x).asnumpy(), want, u, np.abs(x[2].astype(np.float64)).max())
+
+
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("by", UPCAST)
 @pytest.mark.parametrize("dtype", HALF)
@@ -159,11 +166,8 @@ def test_scores_of_half_types_in_float32(dtype, by, mask):
         return ops.matmul(ops.cast(ops.softmax(MASKS[mask](UPCAST[by](q, k), m), -1), half), v)
 
     x = given(made, WIDE)
-    net, ops_left, report = grafted(write, x)
-    assert ops_left == ["Greater"] * (mask == "chosen") + ["ScaledDotProductAttention"], str(report)
-    m = x[3].astype(np.float64)
-    want = reference(*x[:3], added({"chosen": "kept"}.get(mask, mask), m), 0.25)
-    near(net(*x).asnumpy(), want, u, np.abs(x[2].astype(np.float64)).max())
+    want = reference(*x[:3], added({"chosen": "kept"}.get(mask, mask), x[3].astype(np.float64)), 0.25)
+    becomes_attention(write, x, mask, want, u)
 
 
 @pytest.mark.parametrize("mask", MASKS)
@@ -186,9 +190,7 @@ def test_all_of_it_in_float32_between_casts(dtype, split, mask):
     if split:
         x = [*(np.ascontiguousarray(y.swapaxes(1, 2)).reshape(B, -1, H * WIDE) for y in (q, k, v)), m]
         want = want.swapaxes(1, 2).reshape(B, S, H * WIDE)
-    net, ops_left, report = grafted(write, x)
-    assert ops_left == ["Greater"] * (mask == "chosen") + ["ScaledDotProductAttention"], str(report)
-    near(net(*x).asnumpy(), want, u, np.abs(v.astype(np.float64)).max())
+    becomes_attention(write, x, mask, want, u)
 
 
 # Where scores of a half type, of the products or scaled, become float32; MindFormers' divides both by a root.
@@ -216,10 +218,8 @@ def test_scores_that_become_float32_later(dtype, by, mask):
     x = given(made, WIDE)
     if mask == "added in float32":
         x[3] = given()[3]
-    net, ops_left, report = grafted(write, x)
-    assert ops_left == ["Greater"] * (mask == "chosen") + ["ScaledDotProductAttention"], str(report)
     want = reference(*x[:3], added({"chosen": "kept", "full": "full"}.get(mask, "added"), x[3].astype(float)), 0.25)
-    near(net(*x).asnumpy(), want, u, np.abs(x[2].astype(np.float64)).max())
+    becomes_attention(write, x, mask, want, u)
 
 
 def test_scores_and_values_of_different_half_types_stay():
