@@ -238,6 +238,11 @@ void Graph::replace_uses(ValueId from, ValueId to) {
     if (v == from) v = to;
 }
 
+bool Graph::is_used(ValueId v) const {
+  return std::ranges::count(outputs, v) ||
+         std::ranges::any_of(order_, [&](NodeId id) { return std::ranges::count(nodes_[size_t(id)].inputs, v); });
+}
+
 bool Graph::restore(NodeId id) {
   const Node n = nodes_[size_t(id)];
   if (!n.fallback || !n.fallback->states().empty()) return false;
@@ -254,8 +259,9 @@ bool Graph::restore(NodeId id) {
     if (dtype(f, f.inputs[i]) != dtype(*this, given[i])) return false;
     to[f.inputs[i]] = given[i];
   }
-  for (size_t i = 0; i < f.outputs.size(); ++i)
-    if (dtype(f, f.outputs[i]) != dtype(*this, n.outputs[i])) return false;
+  for (size_t i = 0; i < n.outputs.size(); ++i)
+    if (i < f.outputs.size() ? dtype(f, f.outputs[i]) != dtype(*this, n.outputs[i]) : is_used(n.outputs[i]))
+      return false;
   const auto here = [&](ValueId v) {
     auto [it, is_new] = to.emplace(v, ValueId(values_.size()));
     if (is_new) values_.push_back(f.value(v));

@@ -98,6 +98,7 @@ class Graph {
 
  private:
   void declare_states(const Node &n);
+  bool is_used(ValueId v) const;
 
   std::vector<Value> values_;
   std::vector<Node> nodes_;

@@ -243,7 +243,8 @@ class Reader {
                const NodeProto &proto, Moment moment) {
     const bool custom = op == "Custom";
     if (is_view(op))
-      return results(add_view(op, name, operands, items_, *graph_, registry_), name, moment.past, gives_parts(op));
+      return results(add_view(op, name, operands, items_, *graph_, registry_, *budget_), name, moment.past,
+                     gives_parts(op));
     const Literals trailing = custom ? take_trailing(items_, operands, primitive.attrs) : Literals();
     const Literals &attrs = trailing.empty() ? primitive.attrs : trailing;
     CustomNode found;

@@ -14,8 +14,8 @@ constexpr int64_t kMostElements = int64_t(1) << 40;  // of a part: sums stay in 
 class View {
  public:
   View(const std::string &name, const std::vector<size_t> &operands, Items &items, Graph &graph,
-       const Registry &registry)
-      : name_(name), operands_(operands), items_(items), graph_(graph), registry_(registry) {}
+       const Registry &registry, size_t &budget)
+      : name_(name), operands_(operands), items_(items), graph_(graph), registry_(registry), budget_(budget) {}
 
   void takes(size_t n) const {
     if (operands_.size() != n) refuse(fmt::format("takes {} operands, got {}", n, operands_.size()));
@@ -50,6 +50,7 @@ class View {
   // Equal parts are Split's where it is known that they are.
   std::vector<ValueId> parts(size_t at, const std::vector<int64_t> &sizes) {
     const int64_t total = dims()[at], n = int64_t(sizes.size());
+    spend(sizes.size());
     if (std::ranges::any_of(sizes, [](int64_t s) { return s < 0 || s > kMostElements; }))
       refuse("sizes of parts must be at least 0, and at most 2^40");
     if (total >= 0 && std::accumulate(sizes.begin(), sizes.end(), int64_t(0)) != total)
@@ -71,7 +72,7 @@ class View {
     const int64_t total = dims()[at];
     if (total < 0) refuse(fmt::format("dimension {} of x is open, so the number of parts is not known", at));
     if (size < 1) refuse(fmt::format("parts must have a size of at least 1, got {}", size));
-    if (total / size >= int64_t(kMostFlat)) refuse(fmt::format("{} parts are too many", total / size));
+    if (total / size >= int64_t(budget_)) refuse(fmt::format("{} parts are too many", total / size));
     std::vector<int64_t> sizes(size_t(total / size), size);
     if (total % size || total == 0) sizes.push_back(total % size);
     return parts(at, sizes);
@@ -84,6 +85,10 @@ class View {
     if (!items_.literal_of(operands_[i], l) || !to_attr(l, kind, v))
       refuse(fmt::format("operand {} must be a constant {}", i, kind == OPGRAFT_ATTR_INT ? "int" : "tuple of int"));
     return v;
+  }
+  void spend(size_t parts) {
+    if (parts > budget_) refuse(fmt::format("{} parts are too many", parts));
+    budget_ -= parts;
   }
   ValueId constant(const std::vector<int64_t> &values) {
     Tensor t(OPGRAFT_INT64, {int64_t(values.size())});
@@ -100,6 +105,7 @@ class View {
   Items &items_;
   Graph &graph_;
   const Registry &registry_;
+  size_t &budget_;
 };
 
 }  // namespace
@@ -108,8 +114,8 @@ bool gives_parts(const std::string &op) { return op == "SplitTensorView" || op =
 bool is_view(const std::string &op) { return gives_parts(op) || op == "TransposeExtView" || op == "NarrowView"; }
 
 std::vector<ValueId> add_view(const std::string &op, const std::string &name, const std::vector<size_t> &operands,
-                              Items &items, Graph &graph, const Registry &registry) {
-  View v(name, operands, items, graph, registry);
+                              Items &items, Graph &graph, const Registry &registry, size_t &budget) {
+  View v(name, operands, items, graph, registry, budget);
   v.takes(op == "NarrowView" ? 4 : 3);
   if (op == "TransposeExtView") return v.transposed(v.axis(1), v.axis(2));
   if (op == "SplitTensorView") return v.parts_of(v.axis(2), v.number(1));

@@ -14,6 +14,6 @@ bool gives_parts(const std::string &op);
 // The nodes that stand for the view `op`: of operators that patterns are made of, where there is one. Refuses where
 // the operands do not tell which.
 std::vector<ValueId> add_view(const std::string &op, const std::string &name, const std::vector<size_t> &operands,
-                              Items &items, Graph &graph, const Registry &registry);
+                              Items &items, Graph &graph, const Registry &registry, size_t &budget);
 
 }  // namespace opgraft::mindir

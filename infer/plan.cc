@@ -14,6 +14,7 @@ namespace opgraft {
 
 namespace {
 
+constexpr int kMostRefusals = 32;  // one by one: each takes a plan of the whole graph
 class Planner {
  public:
   Planner(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights)
@@ -382,7 +383,9 @@ std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs
     first = std::current_exception();
   }
   const std::shared_ptr<Graph> restored = graph.clone();
-  while (restored->restore(refuses)) try {
+  for (int n = 1; restored->restore(refuses); ++n) try {
+      if (n == kMostRefusals)
+        for (NodeId id : std::vector(restored->order())) restored->restore(id);
       NodeAttrs own = flat_attrs(*restored);
       auto plan = Planner(*restored, own, weights).make(input_shapes);
       plan->graph = restored;

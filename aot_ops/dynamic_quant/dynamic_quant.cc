@@ -23,9 +23,9 @@ struct Spelled {
   float levels, inverse_levels, least_max, least_scale, quant_min, quant_max;
   // NaN stays NaN.
   float scale(float largest) const {
-    if (largest < least_max) largest = least_max;
-    const float v = inverse_levels != 0 ? largest * inverse_levels : largest / levels;
-    return v < least_scale ? least_scale : v;
+    const auto at_least = [](float v, float least) { return v >= least || v != v ? v : least; };
+    largest = at_least(largest, least_max);
+    return at_least(inverse_levels != 0 ? largest * inverse_levels : largest / levels, least_scale);
   }
 };
 }  // namespace opgraft

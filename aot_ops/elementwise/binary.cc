@@ -125,13 +125,17 @@ template <class T> using Compared = std::conditional_t<std::is_arithmetic_v<T>, 
 
 template <class Op, class T>
 void CompareRow(Op op, const T *a, int64_t sa, const T *b, int64_t sb, bool *y, int64_t n) {
-  using C = Compared<T>;
+  const auto at = [](const T *p, int64_t i) {
+    // Another library's true may be any byte but 0.
+    if constexpr (std::is_same_v<T, bool>) return reinterpret_cast<const uint8_t *>(p)[i] != 0;
+    else return Compared<T>(p[i]);
+  };
   if (sa && sb)
-    for (int64_t i = 0; i < n; ++i) y[i] = op(C(a[i]), C(b[i]));
+    for (int64_t i = 0; i < n; ++i) y[i] = op(at(a, i), at(b, i));
   else if (sa)
-    for (int64_t i = 0; i < n; ++i) y[i] = op(C(a[i]), C(*b));
+    for (int64_t i = 0; i < n; ++i) y[i] = op(at(a, i), at(b, 0));
   else
-    for (int64_t i = 0; i < n; ++i) y[i] = op(C(*a), C(b[i * sb]));
+    for (int64_t i = 0; i < n; ++i) y[i] = op(at(a, 0), at(b, i * sb));
 }
 
 template <class T>

@@ -16,7 +16,7 @@ void InferSlice(InferContext &c) {
           x.size(), " dimensions, got ", begin.size(), " and ", size.size());
   Shape out;
   for (size_t k = 0; k < x.size(); ++k) {
-    const bool open = is_symbol(begin[k]) || is_symbol(size[k]);  // while shapes are symbols
+    const bool open = c.args().dim_op && (is_symbol(begin[k]) || is_symbol(size[k]));  // while shapes are symbols
     c.check(open || (begin[k] >= 0 && size[k] >= -1), "begin[", k, "] must be at least 0 and size[", k,
             "] at least -1, got ", begin[k], " and ", size[k]);
     c.check(open || x[k] < 0 || (begin[k] <= x[k] && size[k] <= x[k] - begin[k]), "begin[", k, "] + size[", k,
@@ -26,9 +26,16 @@ void InferSlice(InferContext &c) {
   c.output(c.input(0).dtype(), out);
 }
 
+// The values may not be those that shapes were inferred from.
 Shape begin_of(Context &c) {
   Shape begin;
   c.values(1, "begin", begin);
+  const auto x = c.input(0).shape(), y = c.output(0).shape();
+  c.check(begin.size() == x.size(), "begin must have an entry for each of x's ", x.size(), " dimensions, got ",
+          begin.size());
+  for (size_t k = 0; k < x.size(); ++k)
+    c.check(begin[k] >= 0 && begin[k] <= x[k] - y[k], "begin[", k, "] must be from 0 to ", x[k] - y[k], ", got ",
+            begin[k]);
   return begin;
 }
 

@@ -228,11 +228,11 @@ CASES += [
         ([("bool", m)], {"hides": True, "fill": -7.5}),
     )
 ]
-# By no scale, or by next to none, x may differ by more than float32 holds.
+# By no scale x may differ by more than float32 holds; by next to none: tests/python/test_softmax.py.
 CASES += [
     masked(t, [(t, [[-3e38, 3e38, 1.0], [3e38, 3e38, -2.0]])], scale=scale, axis=axis)
     for t in ("float32", "bfloat16")
-    for scale in (0.0, 1e-38, 1e-37, 0.3)
+    for scale in (0.0, 0.3)
     for axis in (0, 1)
 ]
 

@@ -81,6 +81,8 @@ def cut(input_x, begin, size):
 def narrow(input, axis, start, length):
     """length elements of input from start on along axis."""
     x = _tensor(input, "narrow: input")
+    if length < 0:
+        raise ValueError(f"narrow: length must be at least 0, got {length}")
     axis, rank = _axis("narrow", x, axis), len(x.shape)
     begin, size = [0] * rank, [-1] * rank
     begin[axis], size[axis] = start, length

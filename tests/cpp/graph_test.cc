@@ -92,6 +92,16 @@ TEST(Graph, WhatDoesNotTakeAndGiveWhatTheNodeDoesIsNotPutInItsPlace) {
     f->outputs = {as_result ? one(*f, "Cast", {y}, {{"dtype", std::string(dtype_name(dtype))}}) : y};
     return f;
   };
+  // A result that the fallback lacks, and that is used.
+  Graph both("both");
+  ValueId a = both.add_input("a", {OPGRAFT_FLOAT32, {-1, 4}, true}), b = both.add_input("b", both.value(a).type);
+  ValueId ones = both.add_constant(floats({4}));
+  const NodeId norm = both.add_node(ops(), "AddLayerNorm", {a, b, ones, ones});
+  both.outputs = both.node(norm).outputs;
+  both.node(norm).fallback = gated(4);
+  EXPECT_FALSE(both.restore(norm));
+  both.outputs.resize(1);
+  EXPECT_TRUE(both.restore(norm));
   auto two = gated(4);
   two->outputs.push_back(two->outputs[0]);
   for (std::shared_ptr<const Graph> fallback : {std::shared_ptr<Graph>(), unary(OPGRAFT_FLOAT16, false, 1),

@@ -105,6 +105,13 @@ TEST_F(MindirViews, MorePartsThanATupleHoldsAreRefused) {
   expect_error({"(SplitTensorView)", "1099511627776 parts are too many"});
 }
 
+// A few bytes a view, each as many nodes as it has parts.
+TEST_F(MindirViews, ManyViewsOfManyPartsAreRefused) {
+  view("SplitTensorView", {65536}, {"n1", "n0"});
+  for (const char *name : {"y1", "y2", "y3"}) f.node(name, "SplitTensorView", {"x", "n1", "n0", "u"});
+  expect_error({"(SplitTensorView)", "65536 parts are too many"});
+}
+
 TEST_F(MindirViews, ALengthBelowZeroIsRefused) {
   view("NarrowView", {4}, {"n0", "n1", "n-1"});
   expect_error({"(NarrowView)", "length must be at least 0, got -1"});

@@ -19,7 +19,7 @@ _spec.loader.exec_module(tables_of)
 
 CASES = [c for _, m in tables_of.tables() for c in m.CASES]
 # Their shapes follow from values, which are attributes here.
-SHAPES = {"Reshape", "Tile", "BroadcastTo", "StridedSlice", "CSRMM", "SparseTensorDenseMatmul"}
+SHAPES = {"Reshape", "Tile", "BroadcastTo", "StridedSlice", "Slice", "CSRMM", "SparseTensorDenseMatmul"}
 OPS = sorted({c["op"] for c in CASES})
 
 

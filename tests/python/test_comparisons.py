@@ -7,7 +7,7 @@ import numpy as np
 import opgraft
 import pytest
 from compare import Net, left
-from opgraft import Tensor, nn, ops, rewrite
+from opgraft import Tensor, _core, nn, ops, rewrite
 
 NAN, INF = float("nan"), float("inf")
 X = np.array([[1.0, NAN, INF, -INF, 0.0, 3.0]], np.float32)
@@ -42,6 +42,17 @@ def test_whole_numbers_and_bools():
                 function(Tensor(x.astype(dtype)), Tensor(y.astype(dtype))).asnumpy(), by(x, y)
             )
     np.testing.assert_array_equal((Tensor(x > 0) != Tensor(y > 0)).asnumpy(), (x > 0) != (y > 0))
+
+
+# Of another library: any byte but 0 is true.
+RAW = np.array([2, 2, 1, 1, 0, 3, 255], np.uint8), np.array([1, 2, 2, 1, 1, 4, 0], np.uint8)
+
+
+@pytest.mark.parametrize("name", ["LogicalAnd", "LogicalOr", "NotEqual", "Equal"])
+def test_bools_of_any_byte(name):
+    by = {"LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "NotEqual": np.not_equal, "Equal": np.equal}[name]
+    got = _core.run_op(_core.resolve(name), [a.view(bool) for a in RAW], {})[0]
+    np.testing.assert_array_equal(got.view(np.uint8), by(*(a != 0 for a in RAW)).astype(np.uint8))
 
 
 P, Q = np.array([[True, False, True]]), np.array([[True], [False]])

@@ -72,6 +72,24 @@ def test_open_boxes(tmp_path):
         cell(Tensor(normal(2, 4)))
 
 
+@pytest.mark.parametrize("begin", [-1, 4, 1 << 40, -(1 << 40), -(1 << 62), 5 - 2**63, 2**63 - 1])
+def test_a_box_outside_is_refused(begin, tmp_path):
+    """Also one that would be taken for a symbol while shapes are inferred, or whose place wraps around."""
+    x = normal(3, 4)
+    message = r"Slice: begin\[0\]"
+    with pytest.raises(ValueError, match=message):
+        ops.slice(Tensor(x), (begin, 0), (1, 4))
+    with pytest.raises(ValueError, match=message):
+        spec = Tensor(shape=[None, 4], dtype=opgraft.float32)
+        f = Apply(lambda x: ops.slice(x, (begin, 0), (1, 4)))
+        nn.GraphCell(opgraft.load(opgraft.export(f, spec, file_name=str(tmp_path / "net"))))(Tensor(x))
+
+
+def test_a_length_below_zero_is_refused():
+    with pytest.raises(ValueError, match="narrow: length must be at least 0, got -1"):
+        ops.narrow(Tensor(normal(3, 4)), 0, 1, -1)
+
+
 def test_functions():
     x = np.linspace(-6, 9, 4001, dtype=np.float32)
     got, want = ops.erfc(Tensor(x)).asnumpy(), np.vectorize(math.erfc)(x.astype(np.float64))

@@ -96,6 +96,19 @@ def test_of_several_each_that_refuses(tmp_path):
     np.testing.assert_array_equal(got[1], want[1])
 
 
+def test_of_so_many_that_all_make_way(tmp_path):
+    def deep(x, r):
+        for _ in range(100):
+            x, s = norm_of_sum(x, r)
+        return x, s
+
+    plain, fused = exported(deep, (N,), tmp_path)
+    assert [n["op"] for n in fused.nodes] == ["AddLayerNorm"] * 100
+    inputs = normal(3, N), normal(1, N, seed=1)
+    for got, want in zip(results(fused, *inputs), results(plain, *inputs), strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
 def test_sizes_that_neither_takes(tmp_path):
     _, fused = exported(norm_of_sum, (N,), tmp_path)
     with pytest.raises(ValueError, match=r"AddLayerNorm: .*\(2, 16\), got \(3, 16\)|AddLayerNorm: .*\(3, 16\), got"):

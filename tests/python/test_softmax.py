@@ -246,3 +246,15 @@ def test_a_mask_that_is_larger_than_the_scores():
     close(after[0], before[0], 2 * (4 * 8 + N + 10))
     names, before, after = graft(lambda x, m: ops.softmax(x + m, -1), normal(N, 1), normal(1, N, seed=1))
     assert names == []
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("scale", [1e-37, 1e-38])
+@pytest.mark.parametrize("dtype", [np.float32, BF16])
+def test_next_to_no_scale_of_numbers_whose_difference_float32_does_not_hold(dtype, scale, axis):
+    x = np.array([[-3e38, 3e38, 1.0], [3e38, 3e38, -2.0]], dtype)
+    got = _core.run_op(_core.resolve("ScaledMaskedSoftmax"), [x], {"scale": scale, "axis": axis})[0]
+    s = x.astype(np.float64) * float(np.float32(scale))
+    e = np.exp(s - s.max(axis, keepdims=True))
+    bound = (2 * np.abs(s).max() + 8) * U + (2.0**-8 if dtype == BF16 else 0)  # the product's rounding, in both
+    np.testing.assert_allclose(got.astype(np.float64), e / e.sum(axis, keepdims=True), rtol=bound, atol=2.0**-126)
