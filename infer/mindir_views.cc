@@ -9,6 +9,7 @@ namespace opgraft::mindir {
 namespace {
 
 constexpr int64_t kMostOutputs = 64;                 // of one node
+constexpr size_t kPartCost = 12;                     // of the file's budget of nodes: a part has constants, too
 constexpr int64_t kMostElements = int64_t(1) << 40;  // of a part: sums stay in int64
 
 class View {
@@ -72,7 +73,7 @@ class View {
     const int64_t total = dims()[at];
     if (total < 0) refuse(fmt::format("dimension {} of x is open, so the number of parts is not known", at));
     if (size < 1) refuse(fmt::format("parts must have a size of at least 1, got {}", size));
-    if (total / size >= int64_t(budget_)) refuse(fmt::format("{} parts are too many", total / size));
+    if (total / size >= int64_t(budget_ / kPartCost)) refuse(fmt::format("{} parts are too many", total / size));
     std::vector<int64_t> sizes(size_t(total / size), size);
     if (total % size || total == 0) sizes.push_back(total % size);
     return parts(at, sizes);
@@ -87,8 +88,8 @@ class View {
     return v;
   }
   void spend(size_t parts) {
-    if (parts > budget_) refuse(fmt::format("{} parts are too many", parts));
-    budget_ -= parts;
+    if (parts > budget_ / kPartCost) refuse(fmt::format("{} parts are too many", parts));
+    budget_ -= parts * kPartCost;
   }
   ValueId constant(const std::vector<int64_t> &values) {
     Tensor t(OPGRAFT_INT64, {int64_t(values.size())});

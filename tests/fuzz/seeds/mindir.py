@@ -65,6 +65,33 @@ def states(one):
     yield "state_no_monad", one(node("Load", ["w", "x"], "y"), parameters=w)
 
 
+def views(one):
+    """mint's views of x (2, 3), or of an open number of rows; what they name wrongly is refused."""
+
+    def view(op, *numbers, inputs=(X,), rest=()):
+        given = [constant(f"c{k}", n if isinstance(n, bytes) else integer(n)) for k, n in enumerate(numbers)]
+        return one(*given, node(op, ["x", *(f"c{k}" for k in range(len(numbers)))], "y"), *rest, inputs=inputs)
+
+    sizes = many(A_TUPLE, integer(1), integer(2))
+    for axis in (-1, 0, 2):
+        yield f"view_transpose_{axis}", view("TransposeExtView", axis, 1)
+        yield f"view_narrow_{axis}", view("NarrowView", axis, 1, 1)
+        yield f"view_sizes_{axis}", view("SplitWithSizeView", sizes, axis)
+    for size in (-1, 1, 2, 3):
+        yield f"view_parts_of_{size}", view("SplitTensorView", size, 1)
+    yield "view_parts_open", view("SplitTensorView", 1, 0, inputs=(N,))
+    yield "view_sizes_open", view("SplitWithSizeView", sizes, 0, inputs=(N,))
+    yield "view_sizes_below_0", view("SplitWithSizeView", many(A_TUPLE, integer(-1), integer(4)), 1)
+    for start in (-1, 1 << 40, -(1 << 40)):
+        yield f"view_narrow_from_{start}", view("NarrowView", 0, start, 1)
+    yield "view_narrow_length", view("NarrowView", 0, 0, -1)
+    yield "view_operands", view("NarrowView", 0, 0)
+    yield "view_real", view("SplitTensorView", real(1.0), 0)
+    yield "view_unranked", view("TransposeExtView", 0, 1, inputs=(value("x", (-2,)),))
+    more = [node("SplitTensorView", ["x", "c0", "c1"], f"y{k}") for k in range(4)]
+    yield "view_many", view("SplitTensorView", 1, 0, inputs=(value("x", (6000,)),), rest=more)
+
+
 def mindir():
     def one(*nodes, out="y", inputs=(X,), **more):
         return model(nodes, [out], inputs, **more)
@@ -248,6 +275,7 @@ def mindir():
         ),
     )
     yield from states(one)
+    yield from views(one)
     yield "load_nothing", one(node("Load", [], "y"))
     # operands
     yield "concat", one(node("MakeTuple", ["x", "x"], "t"), constant("a", integer(1)), node("Concat", ["t", "a"], "y"))
