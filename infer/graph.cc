@@ -243,22 +243,30 @@ bool Graph::is_used(ValueId v) const {
          std::ranges::any_of(order_, [&](NodeId id) { return std::ranges::count(nodes_[size_t(id)].inputs, v); });
 }
 
+std::vector<std::pair<ValueId, ValueId>> Graph::fallback_inputs(const Graph &fallback,
+                                                                const std::vector<ValueId> &inputs) const {
+  std::vector<ValueId> given;
+  for (ValueId v : inputs)
+    if (inputs.size() == fallback.inputs.size() ||
+        (value(v).kind != Value::kConstant && std::ranges::find(given, v) == given.end()))
+      given.push_back(v);
+  std::vector<std::pair<ValueId, ValueId>> pairs;
+  for (size_t i = 0; i < std::min(given.size(), fallback.inputs.size()); ++i)
+    pairs.emplace_back(fallback.inputs[i], given[i]);
+  return pairs;
+}
+
 bool Graph::restore(NodeId id) {
   const Node n = nodes_[size_t(id)];
   if (!n.fallback || !n.fallback->states().empty()) return false;
   const Graph &f = *n.fallback;
   const auto dtype = [](const Graph &g, ValueId v) { return g.value(v).type.dtype; };
-  std::vector<ValueId> given;  // each once: see passes::expand
-  for (ValueId v : n.inputs) {
-    if (value(v).state) return false;
-    if (value(v).kind != Value::kConstant && std::ranges::find(given, v) == given.end()) given.push_back(v);
-  }
-  if (given.size() < f.inputs.size() || n.outputs.size() < f.outputs.size()) return false;
   std::map<ValueId, ValueId> to;
-  for (size_t i = 0; i < f.inputs.size(); ++i) {
-    if (dtype(f, f.inputs[i]) != dtype(*this, given[i])) return false;
-    to[f.inputs[i]] = given[i];
+  for (auto [theirs, ours] : fallback_inputs(f, n.inputs)) {
+    if (value(ours).state || dtype(f, theirs) != dtype(*this, ours)) return false;
+    to[theirs] = ours;
   }
+  if (to.size() < f.inputs.size() || n.outputs.size() < f.outputs.size()) return false;
   for (size_t i = 0; i < n.outputs.size(); ++i)
     if (i < f.outputs.size() ? dtype(f, f.outputs[i]) != dtype(*this, n.outputs[i]) : is_used(n.outputs[i]))
       return false;

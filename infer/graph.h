@@ -38,7 +38,7 @@ struct Node {
   std::vector<ValueId> inputs, outputs;
   Attrs attrs;
   OpPtr impl;                                   // resolved implementation
-  std::shared_ptr<const class Graph> fallback;  // what this node replaced
+  std::shared_ptr<const class Graph> fallback;  // what this node replaced, over the node's inputs
   bool dead = false;
 };
 
@@ -80,6 +80,10 @@ class Graph {
   std::vector<std::vector<NodeId>> users() const;
   // Replaces uses of `from` by `to` in all nodes and outputs.
   void replace_uses(ValueId from, ValueId to);
+  // {the fallback's input, the value here} where a node with these inputs has it: one for one, of which constants may
+  // be of no use. Of fewer inputs, as graphs may have that are made by hand: those that are no constants, each once.
+  std::vector<std::pair<ValueId, ValueId>> fallback_inputs(const Graph &fallback,
+                                                           const std::vector<ValueId> &inputs) const;
   // Puts what a node replaced in its place, as it was inferred then. False, and nothing is changed, where it has
   // nothing, or where that does not take and give what the node does, or a Parameter is updated.
   bool restore(NodeId id);

@@ -52,8 +52,7 @@ void copy_nodes(const Graph &g, const std::vector<NodeId> &nodes, Graph &out, st
     const Node &n = g.node(id);
     std::vector<ValueId> in;
     if (n.fallback) {
-      for (ValueId v : n.inputs)
-        if (g.value(v).kind != Value::kConstant) in.push_back(copy_value(g, v, out, to, registry));
+      for (ValueId v : n.inputs) in.push_back(copy_value(g, v, out, to, registry));
       const auto results = expand(*n.fallback, in, out, registry);
       for (size_t i = 0; i < results.size() && i < n.outputs.size(); ++i) to[n.outputs[i]] = results[i];
       continue;
@@ -74,7 +73,12 @@ std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes,
   for (NodeId id : nodes) values += g.node(id).inputs.size() + g.node(id).outputs.size();
   out->reserve(values, nodes.size());
   std::map<ValueId, ValueId> to;
-  for (ValueId v : inputs) to[v] = out->add_input(g.value(v).name, g.value(v).type);
+  for (ValueId v : inputs) {
+    const Value &x = g.value(v);
+    const bool own = x.kind == Value::kConstant || to.count(v);  // nodes have constants of their own
+    const ValueId in = out->add_input(own ? fmt::format("input{}", out->inputs.size()) : x.name, x.type);
+    if (!own) to[v] = in;
+  }
   copy_nodes(g, nodes, *out, to, registry);
   for (ValueId v : results) out->outputs.push_back(to.at(v));
   return out;
@@ -82,12 +86,9 @@ std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes,
 
 std::vector<ValueId> expand(const Graph &fallback, const std::vector<ValueId> &inputs, Graph &out,
                             const Registry &registry) {
-  std::map<ValueId, ValueId> to;
-  std::vector<ValueId> given, results;
-  for (ValueId v : inputs)
-    if (out.value(v).kind != Value::kConstant && std::find(given.begin(), given.end(), v) == given.end())
-      given.push_back(v);
-  for (size_t i = 0; i < given.size() && i < fallback.inputs.size(); ++i) to[fallback.inputs[i]] = given[i];
+  const auto given = out.fallback_inputs(fallback, inputs);
+  std::map<ValueId, ValueId> to(given.begin(), given.end());
+  std::vector<ValueId> results;
   copy_nodes(fallback, fallback.order(), out, to, registry);
   for (ValueId v : fallback.outputs) results.push_back(copy_value(fallback, v, out, to, registry));
   return results;

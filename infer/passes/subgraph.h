@@ -11,13 +11,13 @@
 
 namespace opgraft::passes {
 
-// `nodes`, in an order in which they can run, as a graph over `inputs` that gives `results`. A node that replaced
-// a subgraph is written as that subgraph. Throws Error where the nodes need a value that is no input.
+// `nodes`, in an order in which they can run, as a graph over `inputs`, one for one, that gives `results`. A node that
+// replaced a subgraph is written as that subgraph. Throws Error where the nodes need a value that is no input.
 std::shared_ptr<Graph> extract(const Graph &g, const std::vector<NodeId> &nodes, const std::vector<ValueId> &inputs,
                                const std::vector<ValueId> &results, const Registry &registry);
 
-// Puts a node's fallback into `out` in place of the node, whose inputs `inputs` are: the fallback's own are those that
-// are no constants, each once. Gives the values of the fallback's outputs; throws Error where the inputs do not do.
+// Puts a node's fallback into `out` in place of the node, whose inputs `inputs` are. Gives the values of the fallback's
+// outputs; throws Error where the inputs do not do.
 std::vector<ValueId> expand(const Graph &fallback, const std::vector<ValueId> &inputs, Graph &out,
                             const Registry &registry);
 

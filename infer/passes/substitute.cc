@@ -286,11 +286,9 @@ class Substituter {
     }
     Swap swap{rule.name, g_.node(made.back()).name, made.back()};
     swap.root = g_.node(root).name;
-    std::vector<ValueId> inputs = outer_inputs(made);
-    std::shared_ptr<Graph> fallback =
-        made.size() == 1 ? extract(g_, ordered(m.nodes), inputs, m.results, registry_) : nullptr;
-    if (prove_) keep_sides(swap, m, made, outputs, std::move(inputs), fallback);
-    g_.node(made.back()).fallback = fallback;
+    if (prove_) keep_sides(swap, m, made, outputs);
+    if (Node &n = g_.node(made.back()); made.size() == 1)
+      n.fallback = extract(g_, ordered(m.nodes), n.inputs, m.results, registry_);
     draft.kept = true;
     const std::set<NodeId> gone(m.nodes.begin(), m.nodes.end());
     const auto kept = shares_ ? needed_outside(g_, users_, m) : std::set<NodeId>();
@@ -334,9 +332,8 @@ class Substituter {
     return it == origin_.end() ? v : it->second;
   }
 
-  void keep_sides(Swap &swap, const Match &m, const std::vector<NodeId> &made, const std::vector<ValueId> &outputs,
-                  std::vector<ValueId> inputs, std::shared_ptr<const Graph> was) {
-    size_t taken = inputs.size();
+  void keep_sides(Swap &swap, const Match &m, const std::vector<NodeId> &made, const std::vector<ValueId> &outputs) {
+    std::vector<ValueId> inputs = outer_inputs(made);
     for (auto &[name, v] : m.values) {
       const Value &x = g_.value(v);
       const bool inside =
@@ -347,7 +344,7 @@ class Substituter {
     for (ValueId v : inputs) swap.inputs.push_back(origin(v));
     // A value made by a larger replacement has none to compare with; the whole models are compared all the same.
     if (std::any_of(swap.inputs.begin(), swap.inputs.end(), [&](ValueId v) { return v >= first_new_; })) return;
-    swap.was = was && taken == inputs.size() ? was : extract(g_, ordered(m.nodes), inputs, m.results, registry_);
+    swap.was = extract(g_, ordered(m.nodes), inputs, m.results, registry_);
     swap.now = extract(g_, made, inputs, outputs, registry_);
   }
 

@@ -2,6 +2,7 @@
 #include "infer/graph.h"
 
 #include "bindings.h"
+#include "infer/passes/subgraph.h"
 
 namespace opgraft::python {
 namespace {
@@ -67,9 +68,16 @@ std::vector<ValueId> splice(Graph &g, const Graph &other, const std::vector<Valu
     const Node &n = other.node(id);
     std::vector<ValueId> in;
     for (ValueId v : n.inputs) in.push_back(value(v));
-    NodeId copy = g.add_node(Registry::global(), n.spec.empty() ? n.op : n.spec, in, n.attrs, prefix + n.name);
-    g.node(copy).fallback = n.fallback;
-    for (size_t i = 0; i < n.outputs.size(); ++i) to[n.outputs[i]] = g.node(copy).outputs[i];
+    std::vector<ValueId> made;
+    try {
+      NodeId copy = g.add_node(Registry::global(), n.spec.empty() ? n.op : n.spec, in, n.attrs, prefix + n.name);
+      g.node(copy).fallback = n.fallback;
+      made = g.node(copy).outputs;
+    } catch (const GraphError &) {  // it refuses the sizes that stand here for open ones
+      if (!n.fallback) throw;
+      made = passes::expand(*n.fallback, in, g, Registry::global());
+    }
+    for (size_t i = 0; i < n.outputs.size() && i < made.size(); ++i) to[n.outputs[i]] = made[i];
   }
   std::vector<ValueId> out;
   for (ValueId v : other.outputs) out.push_back(value(v));
