@@ -209,7 +209,7 @@ Attention attention(const Arguments &c, bool cached) {
     g.lengths = c.input(3).raw(), g.wide_lengths = c.input(3).dtype() == OPGRAFT_INT64;
   } else {
     g.hides = c.attr_bool("hides", false), g.fill = float(c.attr_float("fill", -HUGE_VAL));
-    g.nan_to_zero = c.attr_bool("nan_to_zero", false), g.softcap = float(c.attr_float("softcap", 0.0));
+    g.nan_to_zero = c.attr_bool("nan_to_zero", false), g.softcap = float(c.attr_float("softcap", std::nan("")));
     for (int i = kMask; i < c.inputs(); ++i) {
       g.masks[g.mask_count] = mask_of(c, i, g);
       g.wide_masks = g.wide_masks || g.masks[g.mask_count++].wide;
@@ -323,7 +323,7 @@ template <bool kCached> void Reference(Context &c) {
         for (int64_t d = 0; d < g.dim; ++d)
           w[t] += at(g.q, q + d) * at(g.k, k + int64_t(t) * g.k_at.row + d * g.k_step);
         w[t] *= double(g.scale);
-        if (g.softcap != 0) w[t] = double(g.softcap) * std::tanh(w[t] / double(g.softcap));
+        if (g.capped()) w[t] = double(g.softcap) * std::tanh(w[t] / double(g.softcap));
         for (int m = 0; m < g.mask_count; ++m) {
           const Mask &mask = g.masks[m];
           const int64_t i = row_at.at[m] + int64_t(t) * mask.at[3];

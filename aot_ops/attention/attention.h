@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 namespace opgraft {
@@ -37,7 +38,9 @@ struct Attention {
     int64_t batch, head, row;
   };
   int64_t batches, heads, kv_heads, group, queries, keys, dim, value_dim;
-  float scale, softcap;  // softcap: 0, or scores are softcap tanh(s / softcap) before the masks
+  float scale;
+  float softcap = NAN;  // or scores are softcap tanh(s / softcap) before the masks
+  bool capped() const { return softcap == softcap; }
   const void *q, *k, *v;
   void *out;
   Strides q_at, k_at, v_at, out_at;

@@ -3,11 +3,11 @@
 import numpy as np
 
 
-def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False, nan_to_zero=False, softcap=0.0):
+def weights(q, k, masks, scale, is_causal, fill=-np.inf, hides=False, nan_to_zero=False, softcap=np.nan):
     """Scores, those that are computed and count, and softmax's weights; a row without keys has none."""
     s, t = q.shape[-2], k.shape[-2]
     scores = q @ k.swapaxes(-1, -2) * (1.0 / np.sqrt(q.shape[-1]) if np.isnan(scale) else scale)
-    scores = softcap * np.tanh(scores / softcap) if softcap else scores
+    scores = scores if np.isnan(softcap) else softcap * np.tanh(scores / softcap)
     kept = np.ones(scores.shape, bool)
     for mask in map(np.asarray, masks):
         if mask.ndim == 5:  # for the batches in turn
@@ -63,7 +63,7 @@ def attention(q, k, v, masks, scale=np.nan, is_causal=False, **chosen):
 
 
 @by_heads
-def error(q, k, v, masks, scale=np.nan, is_causal=False, softcap=0.0, **chosen):
+def error(q, k, v, masks, scale=np.nan, is_causal=False, softcap=np.nan, **chosen):
     """A score is a float32 sum of D products, with the error that matmul/cases.py derives, and rounds when scaled,
     masked (twice by two masks) and reduced by the maximum; a weight takes over the largest error of its row's scores
     twice (numerator and sum), exp's 4 roundings and those of a sum of T terms in at least four lanes; the weighted sum
@@ -76,7 +76,8 @@ def error(q, k, v, masks, scale=np.nan, is_causal=False, softcap=0.0, **chosen):
         first = masks[0]
         with_first = np.abs(np.where(np.isfinite(first), first, 0.0)) if first.dtype != bool else 0.0
         size = size + np.where(seen, np.abs(q @ k.swapaxes(-1, -2) * scale) + with_first, 0.0)
-    score = np.max(np.where(seen, products + 2 * size + 8 * softcap, 0.0), axis=-1, keepdims=True, initial=0.0)
+    off = np.where(seen, products + 2 * size + 8 * np.nan_to_num(softcap), 0.0)
+    score = np.max(off, axis=-1, keepdims=True, initial=0.0)
     return w @ np.abs(v) * 2.0**-24 * (2 * score + 1.25 * k.shape[-2] + 16)
 
 
@@ -149,8 +150,7 @@ CASES = (
     + [case(t, (2, 4, 40, 33, 16), "BSE", (2, 1, 1, 33)) for t in TOLERANCE]
     + [case(t, (2, 3, 2, 33, 24), layout, (2, 1, 2, 33)) for t in TOLERANCE for layout in ("BHSD", "BSE")]
     # The first key tile masked out entirely, then a row with no key at all: NaN, as softmax gives.
-    + [case("float32", (1, 1, 4, 300, 8), "BHSD", ("float32", [-INF] * 270 + [0.0] * 30))]
-    + [case("float32", (1, 1, 6, 300, 8), "BHSD", ("float32", [-INF] * 270 + [0.0] * 30))]
+    + [case("float32", (1, 1, s, 300, 8), "BHSD", ("float32", [-INF] * 270 + [0.0] * 30)) for s in (4, 6)]
     + [case("float32", (1, 1, 2, 3, 8), "BHSD", ("float32", [[0.0, -INF, 0.5], [-INF, -INF, -INF]]))]
     + [case("float32", (1, 1, 5, 3, 8), "BHSD", ("float32", [[0.0, -INF, 0.5]] * 4 + [[-INF] * 3]))]
 )
@@ -307,7 +307,7 @@ CASES += [
 CASES += [
     case(t, (2, 4, s, n, 24), layout, *m, shared=2, softcap=cap, mask_scale=0.5, fill=-1e4, scale=0.5)
     for t in TOLERANCE
-    for cap in (0.0, 2.0)
+    for cap in (np.nan, 2.0)
     for s, n, layout in ((1, 300, "BHSD"), (2, 70, "BSE"), (30, 70, "BHSD"), (30, 7, "BSE"))
     for m in [(), [("float32", (4, 1, n))], [("bool", (s, n)), ("float32", (n,))], [("float32", ()), (s, 1)]]
 ]

@@ -69,7 +69,7 @@ template <Masking kMask, class T> HWY_INLINE float MaskRow(const Attention &g, f
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   const auto low = hn::Set(d, -HUGE_VALF), cap = hn::Set(d, g.softcap);
-  const bool capped = kMask == kAll && g.softcap != 0.0f;
+  const bool capped = kMask == kAll && g.capped();
   const auto factor = hn::Set(d, capped ? g.scale / g.softcap : g.scale);
   auto most = low;
   const auto masked = [&](int64_t i, size_t count) HWY_ATTR {
@@ -170,7 +170,7 @@ template <class T, int kMost> HWY_NOINLINE void SoftmaxOfAll(const Attention &g,
 
 template <class T, int kMost> HWY_INLINE void SoftmaxTile(const Attention &g, float *scores, int64_t apart,
                                                           int64_t rows, int64_t t, int64_t n, RowStates<kMost> &state) {
-  if (g.softcap != 0.0f || g.wide_masks) SoftmaxOfAll<T>(g, scores, apart, rows, t, n, state);
+  if (g.capped() || g.wide_masks) SoftmaxOfAll<T>(g, scores, apart, rows, t, n, state);
   else if (g.mask_count == 0) SoftmaxRows<kUnmasked, T>(g, scores, apart, rows, t, n, state);
   else if (g.mask_count == 1 && !g.masks[0].chosen && g.masks[0].at[3] == 1)
     SoftmaxRows<kAdded, T>(g, scores, apart, rows, t, n, state);

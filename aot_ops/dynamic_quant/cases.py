@@ -5,11 +5,11 @@ import numpy as np
 TINY = 127 / 3.4e38  # 127 over less overflows float32: such rows have codes 0
 
 
-def spelled_quant(x, levels=127.0, inverse_levels=0.0, least_max=0.0, least_scale=0.0, quant_min=-128, quant_max=127,
+def spelled_quant(x, levels=127.0, inverse_levels=None, least_max=0.0, least_scale=0.0, quant_min=-128, quant_max=127,
                   **_):  # fmt: skip
     """x / scale, the scale, and the codes."""
     largest = np.maximum(np.abs(x).max(-1, initial=0.0, keepdims=True), least_max)
-    scale = np.maximum(largest * inverse_levels if inverse_levels else largest / levels, least_scale)
+    scale = np.maximum(largest * inverse_levels if inverse_levels is not None else largest / levels, least_scale)
     with np.errstate(divide="ignore", invalid="ignore"):
         v = x / scale
     return v, scale, np.rint(np.where(np.isnan(v), 0.0, np.clip(v, quant_min, quant_max)))
@@ -81,8 +81,8 @@ def refused(error, *inputs, **attrs):
 A, X, S = ("int8", (4, 8)), ("float32", (4, 8)), ("float32", (3,))
 REFUSED = [
     refused("DynamicQuantExt: levels, inverse_levels, .* must be given with divide alone", X, levels=7.0),
-    refused("DynamicQuantExt: levels must be above 0 and inverse_levels at least 0, got -1.0+ and 0", X, divide=True,
-            levels=-1.0),
+    refused("DynamicQuantExt: levels must be above 0 and inverse_levels at least 0, got -1.0+ and .*nan",
+            X, divide=True, levels=-1.0),
     refused("DynamicQuantExt: quant_min and quant_max must be whole numbers in order from -128 to 127, got -128.0+ and",
             X, divide=True, quant_max=128.0),
     refused("DynamicQuantExt: x.dtype must be one of float32, float16, bfloat16, got int8", A),

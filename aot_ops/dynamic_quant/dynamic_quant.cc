@@ -17,7 +17,7 @@
 #ifndef OPGRAFT_DYNAMIC_QUANT_ONCE
 #define OPGRAFT_DYNAMIC_QUANT_ONCE
 namespace opgraft {
-// scale = max(max(max |x|, least_max) / levels, least_scale), times inverse_levels instead where that is not 0; the
+// scale = max(max(max |x|, least_max) / levels, least_scale), times inverse_levels instead where that is not NaN; the
 // codes are x / scale within quant_min and quant_max.
 struct Spelled {
   float levels, inverse_levels, least_max, least_scale, quant_min, quant_max;
@@ -25,7 +25,7 @@ struct Spelled {
   float scale(float largest) const {
     const auto at_least = [](float v, float least) { return v >= least || v != v ? v : least; };
     largest = at_least(largest, least_max);
-    return at_least(inverse_levels != 0 ? largest * inverse_levels : largest / levels, least_scale);
+    return at_least(inverse_levels == inverse_levels ? largest * inverse_levels : largest / levels, least_scale);
   }
 };
 }  // namespace opgraft
@@ -81,8 +81,9 @@ enum { kX, kSmooth };
 bool divides(const Arguments &c) { return c.attr_bool("divide", false); }
 Spelled spelled(const Arguments &c) {
   const auto number = [&](const char *name, double otherwise) { return float(c.attr_float(name, otherwise)); };
-  return {number("levels", 127.0),    number("inverse_levels", 0.0), number("least_max", 0.0),
-          number("least_scale", 0.0), number("quant_min", -128.0),   number("quant_max", 127.0)};
+  return {number("levels", 127.0),     number("inverse_levels", std::nan("")),
+          number("least_max", 0.0),    number("least_scale", 0.0),
+          number("quant_min", -128.0), number("quant_max", 127.0)};
 }
 
 void Infer(InferContext &c) {
@@ -97,13 +98,13 @@ void Infer(InferContext &c) {
     c.check(s.size() == 1 && may_equal(s[0], x.back()), "smooth_scales.shape must be ", x.last(1), ", got ", s);
   }
   const Spelled r = spelled(c);
-  const bool plain = r.levels == 127 && r.inverse_levels == 0 && r.least_max == 0 && r.least_scale == 0 &&
+  const bool plain = r.levels == 127 && std::isnan(r.inverse_levels) && r.least_max == 0 && r.least_scale == 0 &&
                      r.quant_min == -128 && r.quant_max == 127;
   c.check(plain || divides(c),
           "levels, inverse_levels, least_max, least_scale, quant_min and quant_max must be given "
           "with divide alone");
-  c.check(r.levels > 0 && r.inverse_levels >= 0, "levels must be above 0 and inverse_levels at least 0, got ", r.levels,
-          " and ", r.inverse_levels);
+  c.check(r.levels > 0 && !(r.inverse_levels < 0), "levels must be above 0 and inverse_levels at least 0, got ",
+          r.levels, " and ", r.inverse_levels);
   const auto code = [](float v) { return v >= -128 && v <= 127 && v == std::floor(v); };
   c.check(code(r.quant_min) && code(r.quant_max) && r.quant_min <= r.quant_max,
           "quant_min and quant_max must be whole numbers in order from -128 to 127, got ", r.quant_min, " and ",

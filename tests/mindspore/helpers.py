@@ -100,3 +100,21 @@ def close(got, want, rtol=1e-5):
     roundings of 2^-11: every node of the plain side rounds its result to it.
     """
     np.testing.assert_allclose(got, want, rtol=rtol, atol=rtol * np.abs(want).max())
+
+
+def taken(net, x, folder, op="ScaledDotProductAttention"):
+    """MindSpore's result, that of the exported model of which one operator is left, and its attributes; written back to
+    MindSpore as well it gives the same."""
+    import mindspore as ms
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    tensors = [ms.Tensor(y) for y in x]
+    want = net(*tensors).asnumpy()
+    ms.export(net, *tensors, file_name=str(folder / "net"), file_format="MINDIR")
+    graph = opgraft.load(folder / "net.mindir")
+    opgraft.rewrite.substitute(graph, prove=x)
+    assert [n["op"] for n in graph.nodes] == [op], str(graph)
+    got = opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, x)).asnumpy()
+    opgraft._core.write_mindir(graph, str(folder / "grafted.mindir"))
+    np.testing.assert_array_equal(ms.nn.GraphCell(ms.load(str(folder / "grafted.mindir")))(*tensors).asnumpy(), got)
+    return want, got, graph.nodes[0]["attrs"]

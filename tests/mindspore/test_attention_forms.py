@@ -5,36 +5,16 @@ import mindspore as ms
 import numpy as np
 import opgraft
 import pytest
-from helpers import close
+from helpers import close, normal, taken
 from mindspore import Tensor, nn, ops
-from opgraft import _core, rewrite
+from opgraft import rewrite
 
 B, H, S, T, D = 2, 3, 5, 7, 16
-
-
-def normal(*shape, seed=0):
-    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
 
 def given(dtype=np.float32):
     sizes = (B, H, S, D), (B, H, T, D), (B, H, T, D), (B, 1, S, T)
     return [normal(*s, seed=i).astype(dtype) for i, s in enumerate(sizes)]
-
-
-def taken(net, x, folder, op="ScaledDotProductAttention"):
-    """MindSpore's result, that of the exported model of which one operator is left, and its attributes; written back to
-    MindSpore as well it gives the same."""
-    ms.set_context(mode=ms.GRAPH_MODE)
-    tensors = [Tensor(y) for y in x]
-    want = net(*tensors).asnumpy()
-    ms.export(net, *tensors, file_name=str(folder / "net"), file_format="MINDIR")
-    graph = opgraft.load(folder / "net.mindir")
-    rewrite.substitute(graph, prove=x)
-    assert [n["op"] for n in graph.nodes] == [op], str(graph)
-    got = opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, x)).asnumpy()
-    _core.write_mindir(graph, str(folder / "grafted.mindir"))
-    np.testing.assert_array_equal(nn.GraphCell(ms.load(str(folder / "grafted.mindir")))(*tensors).asnumpy(), got)
-    return want, got, graph.nodes[0]["attrs"]
 
 
 class Bart(nn.Cell):

@@ -304,6 +304,19 @@ def test_bounded_scores_of_half_types(dtype, joined_heads):
     near(net(*x).asnumpy(), want, u, np.abs(v.astype(np.float64)).max())
 
 
+def test_a_bound_of_0():
+    """It is one, not none: all weights of a row are equal."""
+
+    def write(q, k, v):
+        return ops.matmul(ops.softmax(ops.tanh(ops.matmul(q, turned(k)) / 0.0) * 0.0, -1), v)
+
+    x = given()[:3]
+    net, ops_left, report = grafted(write, x)
+    assert ops_left == ["ScaledDotProductAttention"], str(report)
+    want = np.broadcast_to(x[2].astype(np.float64).mean(-2, keepdims=True), (B, H, S, D))
+    close(net(*x).asnumpy(), want, ROUNDINGS, np.abs(x[2]).max())
+
+
 @pytest.mark.parametrize("name", ["another factor", "no factor", "a tanh of the mask, too"])
 def test_another_bound_is_left_alone(name):
     def write(q, k, v, m):

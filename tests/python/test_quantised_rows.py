@@ -30,6 +30,9 @@ SCALES = {
     "limited behind by clamp": lambda a: ops.clamp(a * (1 / 127), min=2e-7),
     "limited and multiplied": lambda a: ops.maximum(1e-5, a) * (1 / 127),
     "four bits": lambda a: a / 7.0,
+    "by nothing": lambda a: a * 0.0,
+    "limited by no number": lambda a: ops.maximum(a, float("nan")) / 127.0,
+    "limited by no number behind": lambda a: ops.maximum(a / 127.0, float("nan")),
     "torchao's": lambda a: ops.clamp(a / 127.5, min=1e-6),
 }
 CODES = {
