@@ -9,10 +9,10 @@
 
 namespace opgraft::partition {
 
-// A chunk that is handed out costs this much beside its work, in nonzeros: an atomic addition takes about 40 ns, the
-// row of 256 elements that a nonzero is multiplied with about 10.
+// A chunk that is handed out costs this much beside its work, in nonzeros: the row of 256 elements that a nonzero is
+// multiplied with takes about 10 ns (kHandOverTime: 40).
 constexpr double kHandOver = 4;
-constexpr double kLeast = 8 * kHandOver;  // of a chunk
+constexpr double kLeast = kHandOvers * kHandOver;  // of a chunk
 
 // Columns of the dense operand, in vectors of 16: what rows can be cut across by; and vectors of a strip of the packed
 // kernel (aot_ops/sparse/spmm.cc), of which a unit takes 4 at most.

@@ -89,23 +89,31 @@ struct Chunk {
   int64_t begin, end, part = 0, parts = 1;
 };
 
+// Handing out a chunk, an atomic addition, takes about 40 ns; one holds at least so many times what that costs.
+constexpr double kHandOverTime = 40e-9, kHandOvers = 5;
+
 // before(i): what the items before i cost together; it ascends from before(0) = 0. A chunk is a share of what is left,
-// 1 of 2 `workers`, but at least `least` work and one item; an item that is larger is cut into at most `most_parts`.
+// a quarter for two workers, 1 of 5/4 of their number for many (half of what each has left, as is usual, makes so many
+// chunks that handing them out costs more), but at least `least` work and one item, and may be an eighth larger if it
+// ends nearer to its share then. An item that is larger is cut into at most `most_parts`.
 template <class WorkBefore> std::vector<Chunk> adaptive(int64_t items, int64_t workers, double least,
                                                         const WorkBefore &before, int64_t most_parts = 1) {
   std::vector<Chunk> chunks;
-  const double total = items ? double(before(items)) : 0.0;
+  const double total = items ? double(before(items)) : 0.0, shares = 1.25 * double(workers) + 1.5;
+  least = std::max(least, total / double(workers) / 32);  // what is not even at the end costs no more
   for (int64_t i = 0; i < items;) {
-    const double done = double(before(i)), share = std::max(least, (total - done) / double(2 * workers));
-    // The last end at which the chunk is not yet larger than it may be.
+    const double done = double(before(i)), share = std::max(least, (total - done) / shares), goal = done + share;
+    // The last end at which the chunk is not yet larger than it may be, or one item's.
     int64_t low = i + 1, high = items;
     while (low < high) {
       const int64_t middle = low + (high - low + 1) / 2;
-      if (double(before(middle)) <= done + share) low = middle;
+      if (double(before(middle)) <= goal) low = middle;
       else high = middle - 1;
     }
-    const double shares = share > 0 ? (double(before(low)) - done) / share : 1.0;
-    const int64_t parts = int64_t(std::ceil(std::clamp(shares, 1.0, double(most_parts))));
+    if (low < items && double(before(low + 1)) - goal < std::min(goal - double(before(low)), share / 8)) ++low;
+    const double fill = share > 0 ? (double(before(low)) - done) / share : 1.0;
+    const int64_t parts =
+        low == i + 1 ? std::lround(std::clamp(fill, 1.0, double(std::max<int64_t>(most_parts, 1)))) : 1;
     for (int64_t p = 0; p < parts; ++p) chunks.push_back({i, low, p, parts});
     i = low;
   }

@@ -208,11 +208,14 @@ template <class I> void multiply(Context &c, const Product &p, const CsrView<I> 
   const Scratch<float> sums(c, size_t(threads * width));  // by lines: a row's vectors begin them
   const auto row = DirectRow_simd(p.dtype);
   const auto store = StoreRow_simd(p.dtype);
-  // Chunks of rows of about the same work, 16 µs at least: an entry costs its row of D, a row its result.
+  // Chunks of rows of about the same work: an entry costs its row of D, a row its result. 8 us are worth a thread.
   const auto before = [&](int64_t r) { return double(s.begin[r]) + 2.0 * double(r); };
-  const double least = 16 * 12000.0 / double(p.columns + 16);
+  const double second = 25e9 / double(p.columns + 16);  // entries of one thread
   const int64_t lanes = SpmmLanes_simd()(), vectors = (p.columns + lanes - 1) / lanes;
-  const auto chunks = partition::adaptive(p.rows, threads, least, before, vectors);
+  using namespace partition;
+  const auto chunks = before(p.rows) <= 8e-6 * second
+                          ? std::vector<Chunk>{{0, p.rows}}
+                          : adaptive(p.rows, threads, kHandOvers * kHandOverTime * second, before, vectors);
   partition::run(c, chunks, [&](const partition::Chunk &chunk, int worker) {
     float *y = sums.get() + worker * width;
     const int64_t from = vectors * chunk.part / chunk.parts * lanes,

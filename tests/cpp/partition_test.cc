@@ -99,7 +99,7 @@ TEST(Partition, GreedyIsWithinGrahamsBoundOfTheOptimum) {
 TEST(Partition, ChunksShrinkAndHoldTheLeastWork) {
   const std::vector<double> work(1000, 1.0);
   const auto chunks = adaptive(1000, 4, 20.0, prefix(work));
-  EXPECT_EQ(chunks.front().end - chunks.front().begin, 125);  // 1 of 2 x 4
+  EXPECT_EQ(chunks.front().end - chunks.front().begin, 154);  // 1 of 5/4 x 4 + 3/2
   for (size_t i = 1; i < chunks.size(); ++i)
     EXPECT_LE(chunks[i].end - chunks[i].begin, chunks[i - 1].end - chunks[i - 1].begin);
   for (const Chunk &c : chunks)
