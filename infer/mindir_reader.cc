@@ -10,6 +10,7 @@
 #include "infer/mindir_data.h"
 #include "infer/mindir_dims.h"
 #include "infer/mindir_enums.h"
+#include "infer/mindir_forms.h"
 #include "infer/mindir_items.h"
 #include "infer/mindir_nodes.h"
 #include "infer/mindir_operands.h"
@@ -119,6 +120,7 @@ class Reader {
       }
     }
     items_.updates.place();
+    drop_unread(*graph_, formed_);
     return graph_;
   }
 
@@ -242,9 +244,14 @@ class Reader {
   size_t apply(const std::string &op, const std::string &name, std::vector<size_t> operands, Primitive &primitive,
                const NodeProto &proto, Moment moment) {
     const bool custom = op == "Custom";
-    if (is_view(op))
-      return results(add_view(op, name, operands, items_, *graph_, registry_, *budget_), name, moment.past,
-                     gives_parts(op));
+    const Form form(name, operands, primitive.attrs, items_, *graph_, registry_);
+    if (is_view(op)) return results(add_view(op, form, *budget_), name, moment.past, gives_parts(op));
+    if (is_form(op)) {
+      const auto before = ptrdiff_t(graph_->order().size());
+      const auto given = add_form(op, form);
+      formed_.insert(formed_.end(), graph_->order().begin() + before, graph_->order().end());
+      return results(given, name, moment.past);
+    }
     const Literals trailing = custom ? take_trailing(items_, operands, primitive.attrs) : Literals();
     const Literals &attrs = trailing.empty() ? primitive.attrs : trailing;
     CustomNode found;
@@ -361,6 +368,7 @@ class Reader {
   std::set<std::string_view> functions_;
   Items items_{*graph_, registry_};
   Operands placed_{*graph_, items_};
+  std::vector<NodeId> formed_;  // nodes of forms
   DimensionNames dims_;
 };
 

@@ -1,10 +1,10 @@
-// Primitives of MindSpore that are others with arguments of another kind: mint's views.
+// mint's views: primitives of MindSpore that are others with arguments of another kind.
 #pragma once
 
 #include <string>
 #include <vector>
 
-#include "infer/mindir_items.h"
+#include "infer/mindir_forms.h"
 
 namespace opgraft::mindir {
 
@@ -13,7 +13,6 @@ bool is_view(const std::string &op);
 bool gives_parts(const std::string &op);
 // The nodes that stand for the view `op`: of operators that patterns are made of, where there is one. Refuses where
 // the operands do not tell which.
-std::vector<ValueId> add_view(const std::string &op, const std::string &name, const std::vector<size_t> &operands,
-                              Items &items, Graph &graph, const Registry &registry, size_t &budget);
+std::vector<ValueId> add_view(const std::string &op, Form form, size_t &budget);
 
 }  // namespace opgraft::mindir

@@ -335,14 +335,14 @@ class Planner {
     std::vector<opgraft_tensor> inputs;
     for (ValueId x : n.inputs) {
       auto &t = info(x);
-      inputs.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
+      const bool stays = t.constant && g_.value(x).kind == Value::kConstant;  // with the model, as what is packed does
+      inputs.push_back({stays ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
                         t.type.dtype, element_count(t.type.dims)});
     }
-    const FlatAttrs &attrs = *attrs_[size_t(id)];
+    const std::span attrs(attrs_[size_t(id)]->data(), size_t(attrs_[size_t(id)]->size()));
     for (size_t i = 0; i < n.inputs.size(); ++i) {
-      if (!inputs[i].data || g_.value(n.inputs[i]).kind != Value::kConstant) continue;
-      requests_.push_back(
-          {&op, inputs, {attrs.data(), size_t(attrs.size())}, text, int32_t(i), info(n.inputs[i]).constant});
+      if (!inputs[i].data) continue;
+      requests_.push_back({&op, inputs, attrs, text, int32_t(i), info(n.inputs[i]).constant});
       asked_by_.push_back(int32_t(plan_->instructions.size()));
     }
   }

@@ -50,8 +50,24 @@ struct Model::Cache {
   std::list<std::shared_ptr<const Plan>> plans;  // used last first
   ModelStats stats;
   std::vector<Tensor> initial;  // of the graph's states; without data where it is zeros
+  std::vector<size_t> updated;  // the graph's inputs that its operators update in place
   std::shared_ptr<StateBudget> budget = std::make_shared<StateBudget>();
 };
+
+namespace {
+
+// Whether the operator updates its input i in place.
+bool updates(const Manifest &m, size_t i) {
+  return !m.inputs.empty() && m.inputs[std::min(i, m.inputs.size() - 1)].state;
+}
+void refuse_fixed(const std::string &what, const Tensor &t) {
+  if (t.is_fixed())
+    throw Error(OPGRAFT_INVALID_VALUE, what +
+                                           " is updated in place and must be writable, contiguous, aligned and of "
+                                           "native byte order, got an array that is not");
+}
+
+}  // namespace
 
 // A copy, which shares the constants' bytes: passes may change the caller's graph later.
 Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache_(std::make_unique<Cache>()) {
@@ -61,6 +77,12 @@ Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache
     const bool zeros = all_zeros(t);
     t.rest();
     cache_->initial.push_back(zeros ? Tensor(t.dtype(), t.dims(), nullptr, nullptr) : t);
+  }
+  for (NodeId id : graph_->order()) {
+    const Node &n = graph_->node(id);
+    for (size_t i = 0; i < n.inputs.size(); ++i)
+      for (size_t k = 0; k < graph_->inputs.size() && updates(n.impl->manifest, i); ++k)
+        if (graph_->inputs[k] == n.inputs[i]) cache_->updated.push_back(k);
   }
 }
 Model::~Model() = default;
@@ -192,7 +214,11 @@ Session::Session(std::shared_ptr<Model> model, States states)
     : model_(std::move(model)), state_(std::make_unique<State>()) {
   const auto &initial = model_->cache_->initial;
   if (states == States::kParameters)
-    for (ValueId id : model_->graph().states()) state_->states.push_back(model_->graph().value(id).constant.data());
+    for (ValueId id : model_->graph().states()) {
+      const Value &x = model_->graph().value(id);
+      refuse_fixed("model: Parameter " + x.name, x.constant);
+      state_->states.push_back(x.constant.data());
+    }
   else if (!initial.empty())
     state_->own(std::make_unique<StateMemory>(initial, model_->cache_->budget), initial.size());
 }
@@ -269,6 +295,8 @@ void Session::execute(Bound &b) {
 
 void Session::run_into(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
   check_inputs(model_->graph(), inputs);
+  for (size_t i : model_->cache_->updated)
+    refuse_fixed("model: input " + model_->graph().value(model_->graph().inputs[i]).name, inputs[i]);
   refuse_broken();
   auto &all = state_->bound;
   auto it = std::find_if(all.begin(), all.end(), [&](auto &b) { return same_shapes(b->plan->input_shapes, inputs); });
@@ -324,6 +352,8 @@ std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, c
     dtypes.push_back(t.dtype());
   }
   check_arguments(op->manifest, dtypes);
+  for (size_t i = 0; i < inputs.size(); ++i)
+    if (updates(op->manifest, i)) refuse_fixed(op->name() + ": input " + std::to_string(i), inputs[i]);
   FlatAttrs attrs(complete_attrs(op->manifest, given));
   Inferred r = infer_native(*op, in, attrs, nullptr);
   std::vector<Tensor> outputs;

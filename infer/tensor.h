@@ -38,6 +38,13 @@ class Tensor {
     t.mapped_ = true;
     return t;
   }
+  // The same bytes, which may not be updated in place: they may only be read, or are a copy of what the caller holds.
+  Tensor fixed() const {
+    Tensor t = *this;
+    t.fixed_ = true;
+    return t;
+  }
+  bool is_fixed() const { return fixed_; }
   // Nobody reads the bytes soon: of a mapped file they leave memory, and come back when they are read.
   void rest() const {
     if (mapped_) forget_pages(data_, bytes());
@@ -63,7 +70,7 @@ class Tensor {
   Shape dims_;
   void *data_ = nullptr;
   std::shared_ptr<void> owner_;
-  bool mapped_ = false;
+  bool mapped_ = false, fixed_ = false;
 };
 
 // Whether every byte is 0.

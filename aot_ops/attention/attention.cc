@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
+#include <thread>
 #include <vector>
 
 #include "aot_ops/common/scratch.h"
@@ -33,13 +34,20 @@ namespace {
 
 enum { kMask = 3, kMask2 };
 
-// Where the heads lie: before the sequence, behind it, or with their elements in one dimension.
-enum Layout { kBHSD, kBSHD, kPacked };
+// Where the heads lie: before the sequence, behind it, behind it and the batches, or with their elements in one
+// dimension.
+enum Layout { kBHSD, kBSHD, kSBHD, kPacked };
 Layout layout_of(const Arguments &c) {
   const std::string l = c.attr_string("layout", "BHSD");
-  c.check(l == "BHSD" || l == "BSHD" || l == "BSE" || l == "BSHD_PACKED",
-          "layout must be BHSD, BSHD, BSE or BSHD_PACKED, got '", l, "'");
-  return l == "BHSD" ? kBHSD : l == "BSHD" ? kBSHD : kPacked;
+  c.check(l == "BHSD" || l == "BSHD" || l == "SBHD" || l == "BSE" || l == "BSHD_PACKED",
+          "layout must be BHSD, BSHD, SBHD, BSE or BSHD_PACKED, got '", l, "'");
+  return l == "BHSD" ? kBHSD : l == "BSHD" ? kBSHD : l == "SBHD" ? kSBHD : kPacked;
+}
+
+// The batches whose heads q has in one dimension, of layout SBHD; -1: not known.
+int64_t joined_batches(const Arguments &c) {
+  const int64_t heads = c.attr_int("heads", 0), all = c.input(0).dim(1);
+  return all < 0 || heads < 1 ? -1 : all / heads;
 }
 
 // An input's shape with the heads first, unless they are packed, and the sequence before the rows' elements; of more
@@ -49,6 +57,13 @@ class HeadsShape {
   HeadsShape(const Arguments &c, int input, Layout layout) : dims_(c.input(input).shape()) {
     const size_t rank = dims_.size();
     const bool apart = layout == kBSHD && rank == 4, turned = input == 1 && c.attr_bool("k_transposed", false);
+    if (layout == kSBHD && (rank == 3 || rank == 4)) {
+      own_[0] = rank == 4 ? dims_[1] : joined_batches(c);
+      own_[1] = rank == 4 ? dims_[2] : heads_of(c, dims_[1]);
+      own_[2] = dims_[0], own_[3] = dims_[rank - 1];
+      dims_ = own_;
+      return;
+    }
     if (rank < 2 || rank > 4 || (!apart && !turned)) return;
     std::copy(dims_.begin(), dims_.end(), own_);
     if (apart) std::swap(own_[1], own_[2]);
@@ -59,22 +74,45 @@ class HeadsShape {
   std::span<const int64_t> operator*() const { return dims_; }
 
  private:
+  static int64_t heads_of(const Arguments &c, int64_t all) {
+    if (all == c.input(0).dim(1)) return c.attr_int("heads", 0);
+    const int64_t batches = joined_batches(c);
+    return all < 0 || batches < 1 ? -1 : all / batches;
+  }
+
   int64_t own_[4];
   std::span<const int64_t> dims_;
 };
 
+// Of three dimensions, [S, B H, D].
+void check_joined(InferContext &c, const char *const names[3]) {
+  const int64_t heads = c.attr_int("heads", 0), batches = joined_batches(c);
+  c.check(heads > 0 && (batches < 0 || c.input(0).dim(1) % heads == 0), "heads must divide q's second dimension ",
+          c.input(0).dim(1), ", got ", heads);
+  for (int i = 1; i < 3; ++i) {
+    const int64_t all = c.input(i).dim(1);
+    c.check(batches < 0 || all < 0 || (batches ? all % batches == 0 : all == 0), names[i],
+            "'s second dimension must be a multiple of the ", batches, " batches that q has, got shape ",
+            c.input(i).shape());
+  }
+}
+
 // q, k and v, under these names; the output's shape; -> the number of query heads.
 int64_t check_heads(InferContext &c, const char *const names[3], Layout layout) {
   c.check_dtype(0, "q", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  const bool packed = layout == kPacked;
-  const int rank = packed ? 3 : 4;
-  const HeadsShape shapes[] = {{c, 0, layout}, {c, 1, layout}, {c, 2, layout}};
-  const auto q = *shapes[0], k = *shapes[1], v = *shapes[2];
-  const auto given = [&](int i) { return layout == kBSHD ? c.input(i).shape() : *shapes[i]; };  // as messages name it
+  const bool packed = layout == kPacked, joined = layout == kSBHD && c.input(0).rank() == 3;
+  const int rank = packed || joined ? 3 : 4;
   for (int i = 0; i < 3; ++i) {
     c.check_same_dtype(i, names[i], 0, "q");
+    c.check(c.input(i).rank() == rank, names[i], " must have ", rank, " dimensions, got shape ", c.input(i).shape());
+  }
+  if (joined) check_joined(c, names);
+  const HeadsShape shapes[] = {{c, 0, layout}, {c, 1, layout}, {c, 2, layout}};
+  const auto q = *shapes[0], k = *shapes[1], v = *shapes[2];
+  const bool apart = layout == kBSHD || layout == kSBHD;
+  const auto given = [&](int i) { return apart ? c.input(i).shape() : *shapes[i]; };  // as messages name it
+  for (int i = 0; i < 3; ++i) {
     const auto s = *shapes[i];
-    c.check(int(s.size()) == rank, names[i], " must have ", rank, " dimensions, got shape ", given(i));
     c.check(may_equal(s[0], q[0]) && (packed || i == 2 || may_equal(s[3], q[3])), names[i],
             ".shape must agree with q.shape ", given(0), " in all but the heads and the sequence, got ", given(i));
   }
@@ -84,7 +122,8 @@ int64_t check_heads(InferContext &c, const char *const names[3], Layout layout) 
           " in all but the last dimension, got ", given(2));
   const int64_t heads = packed ? c.attr_int("heads", 0) : q[1];
   c.check(layout == kBHSD || (packed && heads == 1) || !c.attr_bool("k_transposed", false),
-          "k_transposed takes layout BHSD, or one head, got ", heads, " of layout ", packed ? "BSE" : "BSHD");
+          "k_transposed takes layout BHSD, or one head, got ", heads, " of layout ",
+          packed ? "BSE" : c.attr_string("layout", ""));
   if (packed)
     c.check(heads > 0 && (q[2] < 0 || q[2] % heads == 0), "heads must divide q's last dimension ", q[2], ", got ",
             heads);
@@ -98,6 +137,8 @@ int64_t check_heads(InferContext &c, const char *const names[3], Layout layout) 
           "'s last dimension must be a multiple of the ", shared, " heads that k.shape ", k, " has, got shape ", v);
   Shape out(q.begin(), q.end());
   if (layout == kBSHD) std::swap(out[1], out[2]);
+  if (joined) out[0] = c.dim_op('/', c.input(0).dim(1), heads);
+  if (layout == kSBHD) out = {out[2], out[0], out[1], out[3]};
   if (!packed) out[3] = v[3];
   else if (known && v[2] >= 0) out[2] = shared ? v[2] / shared * heads : 0;
   else if (v[2] != k[2]) out[2] = -1;  // how long a row of a head is, is open
@@ -197,6 +238,7 @@ Attention attention(const Arguments &c, bool cached) {
   g.scale = float(std::isnan(scale) ? 1 / std::sqrt(double(g.dim)) : scale);
   g.q = c.input(0).raw(), g.k = c.input(1).raw(), g.v = c.input(2).raw();
   auto strides = [&](int64_t heads, int64_t s, int64_t dim) {
+    if (layout == kSBHD) return Attention::Strides{heads * dim, dim, g.batches * heads * dim};
     return layout == kBHSD ? Attention::Strides{heads * s * dim, s * dim, dim}
                            : Attention::Strides{s * heads * dim, dim, heads * dim};
   };
@@ -212,7 +254,7 @@ Attention attention(const Arguments &c, bool cached) {
     g.nan_to_zero = c.attr_bool("nan_to_zero", false), g.softcap = float(c.attr_float("softcap", std::nan("")));
     for (int i = kMask; i < c.inputs(); ++i) {
       g.masks[g.mask_count] = mask_of(c, i, g);
-      g.wide_masks = g.wide_masks || g.masks[g.mask_count++].wide;
+      g.wide_masks = g.masks[g.mask_count++].wide || g.wide_masks;
     }
     if (g.mask_count && g.masks[0].chosen) g.fill *= g.masks[0].factor;
   }
@@ -224,15 +266,16 @@ Attention attention(const Arguments &c, bool cached) {
   return g;
 }
 
-size_t workspace_floats(const Attention &g) {
-  if (!g.direct()) return size_t(g.batches * g.kv_heads * (g.k_floats + g.v_floats));
-  return g.splits == 1 ? 0 : size_t(g.batches * g.kv_heads * g.chunks * g.splits * kRows * g.partial_row());
+size_t workspace_floats(const Attention &g, int64_t threads) {
+  const int64_t heads = g.batches * g.kv_heads, own = threads * g.own_floats();
+  if (!g.direct()) return size_t(own + heads * (g.k_floats + g.v_floats));
+  return size_t(own + (g.splits == 1 ? 0 : heads * g.chunks * g.splits * kRows * g.partial_row()));
 }
 
 template <bool kCached> uint64_t Workspace(InferContext &c) {
   for (int i = 0; i < 2; ++i)
     if (c.input(i).size() < 0) return 0;
-  return 4 * uint64_t(workspace_floats(attention(c, kCached)));
+  return 4 * uint64_t(workspace_floats(attention(c, kCached), std::max(1u, std::thread::hardware_concurrency())));
 }
 
 void check_lengths(Context &c, const Attention &g) {
@@ -248,27 +291,27 @@ template <bool kCached> void Kernel(Context &c) {
   check_lengths(c, g);
   const int64_t heads = g.batches * g.kv_heads;
   if (heads == 0 || g.rows() == 0 || g.value_dim == 0) return;
-  if (std::max(g.dim, g.value_dim) > kMostDim)
-    c.fail(OPGRAFT_UNSUPPORTED | OPGRAFT_NOTHING_WRITTEN, "the head dimension must be at most ", kMostDim, ", got ",
-           std::max(g.dim, g.value_dim));
   g.out = c.output(0).raw();
   const int32_t t = c.input(0).dtype();
-  const Scratch<float> scratch(c, workspace_floats(g));
+  const int64_t threads = g.wide() ? c.threads() : 0;  // that have rows of their own
+  const Scratch<float> scratch(c, workspace_floats(g, threads));
+  float *const rows = scratch.get(), *const rest = rows + threads * g.own_floats();
+  const auto share = [&](int64_t n, int64_t grain, auto f) {
+    c.parallel_for(n, grain, [&](int64_t begin, int64_t end, int worker) {
+      g.by(worker, rows, [&](const Attention &own) { f(own, begin, end); });
+    });
+  };
   if (g.direct()) {
     int64_t longest = 0;  // what a cache has room for says little of what it holds
     for (int64_t b = 0; b < g.batches; ++b) longest = std::max(longest, g.length(b));
     g.splits = splits(g, longest);
-    g.partial = scratch.get();
-    const auto attend = AttendDirect_simd(t);
+    g.partial = rest;
     const int64_t work = 2 * (longest / g.splits) * (g.dim + g.value_dim) * std::min(g.rows(), kRows);
-    c.parallel_for(heads * g.chunks * g.splits, std::max<int64_t>(1, 100000 / std::max<int64_t>(work, 1)),
-                   [&](int64_t b, int64_t e) { attend(g, b, e); });
+    share(heads * g.chunks * g.splits, std::max<int64_t>(1, 100000 / std::max<int64_t>(work, 1)), AttendDirect_simd(t));
     if (g.splits == 1) return;
-    const auto join = Join_simd(t);
-    return c.parallel_for(heads * g.rows(), std::max<int64_t>(1, 100000 / (g.splits * g.value_dim)),
-                          [&](int64_t b, int64_t e) { join(g, b, e); });
+    return share(heads * g.rows(), std::max<int64_t>(1, 100000 / (g.splits * g.value_dim)), Join_simd(t));
   }
-  float *k = scratch.get(), *v = k + heads * g.k_floats;
+  float *k = rest, *v = k + heads * g.k_floats;
   const GemmKernels f = gemm_kernels(t);
   const int64_t element = int64_t(dtype_size(t));
   const auto pack = [&](int64_t head, int64_t place) {
@@ -289,6 +332,7 @@ template <bool kCached> void Kernel(Context &c) {
     const int64_t grain = std::max<int64_t>(1, 200000 / (blocks * work));
     return c.parallel_for(heads, grain, [&](int64_t begin, int64_t end, int worker) {
       Attention own = g;
+      own.own_rows = rows + worker * g.own_floats();
       own.packed_k = k + worker * g.k_floats, own.packed_v = v + worker * g.v_floats;
       for (int64_t head = begin; head < end; ++head) {
         pack(head, worker);
@@ -302,7 +346,7 @@ template <bool kCached> void Kernel(Context &c) {
     for (int64_t head = b; head < e; ++head) pack(head, head);
   });
   g.packed_k = k, g.packed_v = v;
-  c.parallel_for(heads * blocks, std::max<int64_t>(1, 200000 / work), [&](int64_t b, int64_t e) { attend(g, b, e); });
+  share(heads * blocks, std::max<int64_t>(1, 200000 / work), attend);
 }
 
 template <bool kCached> void Reference(Context &c) {

@@ -9,7 +9,7 @@ namespace opgraft {
 
 constexpr int64_t kQueries = 24;    // two AVX-512 register tiles
 constexpr int64_t kKeys = 256;      // a tile of scores is 24 KiB: half of L1
-constexpr int64_t kMostDim = 1024;  // head dimension that the tiles on the stack have room for
+constexpr int64_t kMostDim = 1024;  // head dimension that rows on the stack have room for; wider ones: own_rows
 
 // Few queries read keys and values where they lie (AttendDirect): packing would cost more than it saves.
 constexpr int64_t kDirectQueries = 2, kDirectRows = 8;
@@ -61,6 +61,7 @@ struct Attention {
   // every row its sum of values, its maximum and its sum of weights here, for Join.
   int64_t chunks, splits;
   float *partial;
+  float *own_rows;  // of wide heads: this thread's rows of q, and the sums behind them
 
   int64_t rows() const { return group * queries; }
   int64_t partial_row() const { return (value_dim + 31) / 16 * 16; }
@@ -93,6 +94,19 @@ struct Attention {
   // Whether a row has a result, by the sum of its weights, which is 0 or NaN where the result would be NaN; else it is
   // 0.
   bool counts(int64_t seen, float sum) const { return seen > 0 && (!nan_to_zero || sum > 0.0f); }
+  // Of wide heads: rows at once of q and of sums, at most wide_row floats apart, however long vectors are.
+  bool wide() const { return std::max(dim, value_dim) > kMostDim; }
+  static int64_t wide_row(int64_t dim) { return (dim + 63) / 64 * 64; }
+  int64_t rows_at_once() const { return std::min(rows(), direct() ? kRows : kQueries); }
+  float *own_sums() const { return own_rows + rows_at_once() * wide_row(dim); }
+  int64_t own_floats() const { return wide() ? rows_at_once() * (wide_row(dim) + wide_row(value_dim)) : 0; }
+  // Calls f with this, as a thread gets it; `all` is where the threads' rows lie.
+  template <class F> void by(int worker, float *all, const F &f) const {
+    if (!wide()) return f(*this);
+    Attention own = *this;
+    own.own_rows = all + worker * own_floats();
+    f(own);
+  }
   bool direct() const { return queries <= kDirectQueries || rows() <= kDirectRows; }
 };
 

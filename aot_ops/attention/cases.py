@@ -37,6 +37,10 @@ def by_heads(f):
             masks = masks[0] * mask_scale, *masks[1:]
         if layout == "BSHD":
             q, k, v = (x.swapaxes(1, 2) for x in (q, k, v))
+        elif layout == "SBHD":
+            b = q.shape[1] // heads if q.ndim == 3 else q.shape[1]
+            q, k, v = (x.reshape(len(x), b, -1, x.shape[-1]) if q.ndim == 3 else x for x in (q, k, v))
+            q, k, v = (x.transpose(1, 2, 0, 3) for x in (q, k, v))
         elif layout != "BHSD":
             size = q.shape[2] // heads
             shared = k.shape[2] // size
@@ -52,6 +56,8 @@ def by_heads(f):
         shape = y.shape[0], y.shape[2], y.shape[1] * y.shape[3]
         if layout == "BSHD":
             return y.swapaxes(1, 2)
+        if layout == "SBHD":
+            return y.transpose(2, 0, 1, 3)
         return y if layout == "BHSD" else y.transpose(0, 2, 1, 3).reshape(shape)
 
     return g
@@ -106,21 +112,10 @@ TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16":
 SMALLEST = 2.0**-24
 # B, H, S, T, D: partial tiles of queries and keys, several key tiles, few queries (read without packing), none.
 SIZES = [
-    (2, 3, 5, 7, 9),
-    (1, 2, 24, 32, 32),
-    (2, 2, 128, 128, 32),
-    (1, 1, 50, 300, 64),
-    (1, 2, 1, 77, 40),
-    (2, 2, 1, 300, 32),
-    (1, 3, 2, 513, 128),
-    (1, 2, 4, 9, 100),
-    (1, 1, 1, 1, 3),
-    (1, 2, 1, 0, 8),
-    (1, 1, 30, 600, 100),
-    (0, 2, 3, 4, 5),
-    (1, 2, 0, 4, 8),
-    (1, 1, 3, 1, 1),
-]
+    (2, 3, 5, 7, 9), (1, 2, 24, 32, 32), (2, 2, 128, 128, 32), (1, 1, 50, 300, 64), (1, 2, 1, 77, 40),
+    (2, 2, 1, 300, 32), (1, 3, 2, 513, 128), (1, 2, 4, 9, 100), (1, 1, 1, 1, 3), (1, 2, 1, 0, 8),
+    (1, 1, 30, 600, 100), (0, 2, 3, 4, 5), (1, 2, 0, 4, 8), (1, 1, 3, 1, 1)
+]  # fmt: skip
 
 
 def case(dtype, size, layout, *masks, shared=1, value_dim=None, **attrs):
@@ -131,6 +126,9 @@ def case(dtype, size, layout, *masks, shared=1, value_dim=None, **attrs):
         shapes = [(b, h, s, d), (b, n, t, d), (b, n, t, e)]
     elif layout == "BSHD":
         shapes = [(b, s, h, d), (b, t, n, d), (b, t, n, e)]
+    elif layout == "SBHD":
+        shapes = [(s, b, h, d), (t, b, n, d), (t, b, n, e)]
+        shapes = [(x, b * y, z) for x, _, y, z in shapes] if "heads" in attrs else shapes
     else:
         shapes = [(b, s, h * d), (b, t, n * d), (b, t, n * e)]
         attrs["heads"] = h
@@ -157,15 +155,9 @@ CASES = (
 
 # B, H, S, T, D and query heads of one head of keys: one row and several, more than a tile holds, keys in splits.
 GROUPS = [
-    ((2, 4, 1, 70, 24), 2),
-    ((1, 8, 1, 1100, 128), 4),
-    ((1, 6, 2, 600, 40), 3),
-    ((2, 20, 1, 65, 17), 20),
-    ((1, 40, 2, 530, 64), 40),
-    ((2, 6, 5, 130, 32), 3),
-    ((1, 4, 30, 300, 33), 2),
-    ((1, 4, 1, 0, 8), 2),
-]
+    ((2, 4, 1, 70, 24), 2), ((1, 8, 1, 1100, 128), 4), ((1, 6, 2, 600, 40), 3), ((2, 20, 1, 65, 17), 20),
+    ((1, 40, 2, 530, 64), 40), ((2, 6, 5, 130, 32), 3), ((1, 4, 30, 300, 33), 2), ((1, 4, 1, 0, 8), 2)
+]  # fmt: skip
 CASES += (
     [case(t, s, layout, shared=n) for t in TOLERANCE for s, n in GROUPS for layout in ("BHSD", "BSE")]
     + [case(t, s, layout, is_causal=True) for t in TOLERANCE for s in SIZES for layout in ("BHSD", "BSE")]
@@ -246,6 +238,8 @@ CASES += [
     case("float32", (b, 4, 3, 5, 8), "BHSD", m, *m2, shared=n)
     for b, n, m, *m2 in [(4, 2, (1, 2, 2, 3, 5), (1, 2, 1, 3, 5)), (0, 2, (1, 2, 2, 1, 5)), (2, 1, (2, 4, 1, 3, 5))]
 ]  # fmt: skip
+# Wider than the stack has room for: of few queries, their keys in splits or not, and of packed keys.
+WIDE = [(s, n, d, e) for s, n in ((1, 9), (2, 300), (30, 270)) for d, e in ((1100, None), (9, 1030), (1200, 40))]
 # Values of another width than keys, as DeepSeek's latent attention has them.
 CASES += (
     [
@@ -258,17 +252,17 @@ CASES += (
     + [case("float32", s, layout, shared=n, value_dim=2 * s[-1]) for s, n in GROUPS for layout in ("BHSD", "BSE")]
     + [case("float32", (2, 4, s, 33, 16), "BSE", (2, 1, 1, 33), is_causal=True, value_dim=40) for s in (2, 30)]
     + [case(t, (1, 2, s, 70, 576), "BHSD", shared=2, value_dim=512) for s in (1, 30) for t in TOLERANCE]
+    + [case(t, (1, 2, s, n, d), "BSE", value_dim=e) for t in TOLERANCE for s, n, d, e in WIDE]
     # No keys' elements: equal weights; no values' elements.
     + [case("float32", (1, 2, s, 5, 0), "BHSD", value_dim=9, scale=1.0) for s in (1, 30)]
     + [case("float32", (1, 2, s, 5, 9), layout, value_dim=0) for s in (1, 30) for layout in ("BHSD", "BSE")]
 )
 
-
 # Keys whose elements lie before their sequence; a mask that is scaled, with another one that is not.
 CASES += [
     case(t, s, "BHSD", shared=n, k_transposed=True, **causal)
     for t in TOLERANCE
-    for s, n in [(s, 1) for s in SIZES] + GROUPS
+    for s, n in [(s, 1) for s in [*SIZES, (1, 2, 1, 70, 1100)]] + GROUPS
     for causal in ({}, {"is_causal": True})
 ] + [
     *(case(t, (3, 1, s, 70, 24), "BSE", (3, s, 70), k_transposed=True) for t in TOLERANCE for s in (1, 30)),
@@ -289,6 +283,13 @@ CASES += [case(t, s, "BSHD") for t in TOLERANCE for s in SIZES] + [
     for (b, h, s, n, d), shared in GROUPS
     for e in (None, 33)
 ]
+# The sequence first: before batches and heads, which may be in one dimension.
+CASES += [case(t, s, "SBHD") for t in TOLERANCE for s in SIZES] + [
+    case(t, size, "SBHD", (size[0], 1, size[2], 1), shared=shared, is_causal=True, value_dim=e, **heads)
+    for t in TOLERANCE
+    for size, shared in GROUPS[:-1]
+    for e, heads in ((None, {}), (33, {"heads": size[1]}))
+]
 # A row of which masks leave nothing, or which holds a NaN, is 0: of few queries, of keys in splits, of packed ones.
 CASES += [
     case(t, (1, 2, s, n, 8), layout, mask, nan_to_zero=True)
@@ -301,7 +302,6 @@ CASES += [
         (t, (s, n), "special"),
     ]
 ]
-
 
 # Scores within a bound or not, below masks, which may be of float32 with half types.
 CASES += [
@@ -327,6 +327,7 @@ CASES += [
         ((3, 4, 2, 1, 80, 24), [80, 1, 33], "int32"),
         ((2, 8, 4, 1, 1500, 128), [1500, 400], "int64"),
         ((2, 2, 1, 2, 700, 40), [2, 650], "int32"),
+        ((1, 2, 2, 1, 70, 1100), [33], "int32"),
         ((2, 4, 2, 9, 70, 16), [9, 44], "int64"),
         ((2, 3, 1, 30, 600, 33), [513, 30], "int32"),
         ((2, 3, 1, 4, 9, 8), [0, 2], "int32"),
@@ -360,30 +361,28 @@ REFUSED = [
         r"k.shape must agree with q.shape \(1, 3, 2, 4\) in all but the heads and the sequence, got \(1, 5, 2, 6\)",
         *[(1, 3, 2, 4), (1, 5, 2, 6), (1, 5, 2, 4)], layout="BSHD",
     ),
+    refused("layout must be BHSD, BSHD, SBHD, BSE or BSHD_PACKED, got 'SBH'", *[(1, 2, 3, 4)] * 3, layout="SBH"),
+    refused("heads must divide q's second dimension 6, got 4", *[(3, 6, 8)] * 3, layout="SBHD", heads=4),
+    refused(r"k's second dimension must be a multiple of the 2 batches that q has, got shape \(5, 3, 8\)",
+            *[(3, 8, 8), (5, 3, 8), (5, 3, 8)], layout="SBHD", heads=4),
+    refused("v must have 3 dimensions", *[(3, 2, 4)] * 2, (3, 1, 2, 4), layout="SBHD", heads=2),
     refused("k_transposed takes layout BHSD, or one head, got 2 of layout BSHD",
             *[(1, 3, 2, 4), (1, 4, 2, 5), (1, 5, 2, 4)], **{"layout": "BSHD", "k_transposed": True}),
     refused("q.dtype must be one of float32, float16, bfloat16, got int32", *[("int32", (1, 2, 3, 4))] * 3),
     refused("heads must divide q's last dimension 8, got 3", *[(1, 3, 8)] * 3, layout="BSE", heads=3),
     refused(r"mask.shape must broadcast to \(1, 2, 3, 3\), got \(1, 1, 3, 4\)", *[(1, 2, 3, 4)] * 3, (1, 1, 3, 4)),
-    refused(
-        r"k's heads must divide q's, got shapes \(1, 4, 5, 4\) and \(1, 6, 3, 4\)", (1, 6, 3, 4), *[(1, 4, 5, 4)] * 2
-    ),
-    *(
-        refused(
-            rf"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, {s}, {d}\)",
-            *[(1, s, d), (1, 4, 4), (1, 4, 4)], **{"layout": "BSE", "heads": 2},
-        )
-        for s, d in ((6, 16), (3, 0))
-    ),
+    refused(r"k's heads must divide q's, got shapes \(1, 4, 5, 4\) and \(1, 6, 3, 4\)",
+            (1, 6, 3, 4), *[(1, 4, 5, 4)] * 2),
+    *(refused(rf"k's heads must divide q's, got shapes \(1, 4, 4\) and \(1, {s}, {d}\)",
+              *[(1, s, d), (1, 4, 4), (1, 4, 4)], **{"layout": "BSE", "heads": 2}) for s, d in ((6, 16), (3, 0))),
     refused(
         r"v's last dimension must be a multiple of the 2 heads that k.shape \(1, 4, 16\) has, got shape \(1, 4, 5\)",
         *[(1, 6, 16), (1, 4, 16), (1, 4, 5)], **{"layout": "BSE", "heads": 2},
     ),
     refused(r"mask2.shape must broadcast to \(4, 2, 3, 3\), got \(1, 3, 1, 3, 3\)",
             *[(4, 2, 3, 4)] * 3, (3, 3), (1, 3, 1, 3, 3)),
-    refused(
-        r"mask.shape must broadcast to \(4, 2, 1, 3, 3\), got \(1, 3, 1, 3, 3\)", *[(4, 2, 3, 4)] * 3, (1, 3, 1, 3, 3)
-    ),
+    refused(r"mask.shape must broadcast to \(4, 2, 1, 3, 3\), got \(1, 3, 1, 3, 3\)",
+            *[(4, 2, 3, 4)] * 3, (1, 3, 1, 3, 3)),
     refused("mask2.dtype must not be bool where mask's is", *[(4, 2, 3, 4)] * 3, *[("bool", (3, 3))] * 2),
 ] + [
     refused(f"CachedAttention: {error}", *shapes, op="CachedAttention")

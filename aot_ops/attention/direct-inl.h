@@ -156,7 +156,8 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
   const int64_t lanes = int64_t(hn::Lanes(d)), width = (g.dim + lanes - 1) / lanes * lanes;
   const int64_t value_width = (g.value_dim + lanes - 1) / lanes * lanes;
   constexpr int kMost = hn::MaxLanes(d) == 16 ? 4 : 2;  // rows at once; registers
-  HWY_ALIGN float q[kRows * kMostDim], scores[kRows * kTile], sums[kRows * kMostDim];
+  HWY_ALIGN float q_rows[kRows * kMostDim], scores[kRows * kTile], sum_rows[kRows * kMostDim];
+  float *const q = g.wide() ? g.own_rows : q_rows, *const sums = g.wide() ? g.own_sums() : sum_rows;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t split = unit % g.splits, chunk = unit / g.splits % g.chunks;
     const int64_t head = unit / g.splits / g.chunks % g.kv_heads, batch = unit / g.splits / g.chunks / g.kv_heads;
@@ -196,7 +197,8 @@ template <class T> void AttendDirect(const Attention &g, int64_t begin, int64_t 
 template <class T> void Join(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  HWY_ALIGN float sums[kMostDim];
+  HWY_ALIGN float sum_row[kMostDim];
+  float *const sums = g.wide() ? g.own_sums() : sum_row;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t row = i % g.rows(), head = i / g.rows() % g.kv_heads, batch = i / g.rows() / g.kv_heads;
     const int64_t unit = (i / g.rows() * g.chunks + row / kRows) * g.splits;

@@ -63,9 +63,11 @@ class Coming {
 template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  HWY_ALIGN float q[kQueries * kMostDim], scores[kQueries * kKeys], sums[kQueries * kMostDim];
+  HWY_ALIGN float q_rows[kQueries * kMostDim], scores[kQueries * kKeys], sum_rows[kQueries * kMostDim];
+  float *const q = g.wide() ? g.own_rows : q_rows, *const sums = g.wide() ? g.own_sums() : sum_rows;
   const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
   const int64_t width = (g.value_dim + kPanel - 1) / kPanel * kPanel;
+  const bool far = g.dim > kMostDim;
   Coming coming;
   if (g.next) coming = Coming(g, end / blocks, sizeof(T));
   for (int64_t unit = begin; unit < end; ++unit) {
@@ -86,9 +88,12 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
       for (int64_t column = 0; column < n; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
-          const float *panel = keys + (t + column) * g.dim;
+          const float *panel = keys + (t + column) * g.dim, *next = panel + kPanel * g.dim;
+          // One of long rows is out of L1 when the last tile is through: that fetches the next one.
+          const Ahead ahead = HWY_UNLIKELY(far) ? AheadOf(panel, next, g.dim, rows, r, tile)
+                                                : AheadOf(panel, panel, g.dim, tile, 0, tile);
           MicroRows(tile, q + r * g.dim, g.dim, panel, g.dim, scores + r * kKeys + column, kKeys, false,
-                    coming.take(g.dim, AheadOf(panel, panel, g.dim, tile, 0, tile)));
+                    coming.take(g.dim, ahead));
         }
       SoftmaxTile<T>(g, scores, kKeys, rows, t, n, state);
       for (int64_t r = 0; t > 0 && r < rows; ++r) {

@@ -99,14 +99,20 @@ void InferFused(InferContext &c) {
   c.output(c.input(0).dtype(), x);
 }
 
-// body(mean, scale, bias) of a channel, in double. FusedBatchNormInference's scale and bias may have no elements.
-template <class Body> void by_channel(const Context &c, Spread form, int64_t channel, const Body &body) {
+// body(channel, mean, scale, bias) of each channel, in double. FusedBatchNormInference's scale and bias may have no
+// elements.
+template <class Body> void by_channel(const Context &c, int64_t channels, const Body &body) {
+  const Spread form = spread(c);
+  const double epsilon = c.attr_float("epsilon", 1e-5);
   dispatch<float, float16, bfloat16>(c, c.input(1).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    auto at = [&](int i, double none) {
-      return c.input(i).size() ? double(float(c.input(i).data<T>()[channel])) : none;
-    };
-    body(at(3, 0), normalised_scale(at(1, 1), at(4, 0), form, c.attr_float("epsilon", 1e-5)), at(2, 0));
+    const auto from = [&](int i) { return c.input(i).size() ? c.input(i).data<T>() : nullptr; };
+    const T *scale = from(1), *bias = from(2), *mean = from(3), *variance = from(4);
+    for (int64_t i = 0; i < channels; ++i) {
+      const double gamma = scale ? double(float(scale[i])) : 1.0;
+      body(i, double(float(mean[i])), normalised_scale(gamma, double(float(variance[i])), form, epsilon),
+           bias ? double(float(bias[i])) : 0.0);
+    }
   });
 }
 
@@ -127,13 +133,11 @@ template <bool fused> void Kernel(Context &c) {
   const int64_t channels = c.input(3).size(), size = c.input(0).size();
   if (size == 0) return;
   const int64_t each = inner<fused>(c);
-  const Spread form = spread(c);
   Scratch<float> scratch(c, size_t(3 * channels));
   float *means = scratch.get(), *scales = means + channels, *biases = scales + channels;
-  for (int64_t i = 0; i < channels; ++i)
-    by_channel(c, form, i, [&](double mean, double scale, double bias) {
-      means[i] = float(mean), scales[i] = float(scale), biases[i] = float(bias);
-    });
+  by_channel(c, channels, [&](int64_t i, double mean, double scale, double bias) {
+    means[i] = float(mean), scales[i] = float(scale), biases[i] = float(bias);
+  });
   const int64_t bytes = int64_t(dtype_size(c.input(0).dtype()));
   const char *x = c.input(0).data<char>();
   char *y = c.output(0).data<char>();
@@ -158,14 +162,15 @@ template <bool fused> void Kernel(Context &c) {
 template <bool fused> void Reference(Context &c) {
   if (!fused) copy_statistics(c);
   if (c.input(0).size() == 0) return;
-  const int64_t channels = c.input(3).size(), each = inner<fused>(c);
-  const Spread form = spread(c);
+  const int64_t channels = c.input(3).size(), each = inner<fused>(c), size = c.input(0).size();
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
-    for (int64_t i = 0; i < c.input(0).size(); ++i)
-      by_channel(c, form, i / each % channels, [&](double mean, double scale, double bias) {
-        c.output(0).data<T>()[i] = T(float((double(float(c.input(0).data<T>()[i])) - mean) * scale + bias));
-      });
+    const T *x = c.input(0).data<T>();
+    T *y = c.output(0).data<T>();
+    by_channel(c, channels, [&](int64_t channel, double mean, double scale, double bias) {
+      for (int64_t row = channel * each; row < size; row += channels * each)
+        for (int64_t i = row; i < row + each; ++i) y[i] = T(float((double(float(x[i])) - mean) * scale + bias));
+    });
   });
 }
 

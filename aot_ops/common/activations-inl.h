@@ -158,8 +158,8 @@ template <class T = float, class D, class V = hn::Vec<D>> HWY_INLINE WithSlope<V
   return {hn::Mul(x, sigmoid), hn::Mul(sigmoid, hn::MulAdd(z, hn::Mul(p.q, inverse), one))};
 }
 
-// tanh x as the quotient p(x) / q(x) of Eigen's float tanh, within 3e-7 relative; x itself near
-// zero.
+// tanh x as the quotient p(x) / q(x) of Eigen's float tanh, within 3e-7 relative; x itself near zero, and -1 or 1 where
+// that is nearest: 1 - tanh x is less than 2^-25 beyond 9.02.
 template <class D, class V = hn::Vec<D>> HWY_INLINE V Tanh(D d, V v) {
   const V x = Clamp(d, v, -7.90531110763549805f, 7.90531110763549805f);
   const V s = hn::Mul(x, x);
@@ -167,8 +167,9 @@ template <class D, class V = hn::Vec<D>> HWY_INLINE V Tanh(D d, V v) {
                          5.12229709037114e-08f, 1.48572235717979e-05f, 6.37261928875436e-04f, 4.89352455891786e-03f);
   const V q =
       Polynomial(d, s, 1.19825839466702e-06f, 1.18534705686654e-04f, 2.26843463243900e-03f, 4.89352518554385e-03f);
-  const V y = hn::Div(hn::Mul(x, p), q);
-  return hn::IfThenElse(hn::Lt(hn::Abs(v), hn::Set(d, 4e-4f)), v, y);
+  const V far = hn::Abs(v), y = hn::Div(hn::Mul(x, p), q);
+  const V most = hn::IfThenElse(hn::Gt(far, hn::Set(d, 9.02f)), hn::CopySign(hn::Set(d, 1.0f), v), y);
+  return hn::IfThenElse(hn::Lt(far, hn::Set(d, 4e-4f)), v, most);
 }
 
 // erf x as the quotient p(x) / q(x) of Eigen's float erf, within 3.5e-7, nearly all of it rounding, and

@@ -129,14 +129,31 @@ HWY_INLINE void ScaleRow(const T *x, float scale, const G *gamma, T *y, int64_t 
         past, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
 }
 
-// Row r as it is normalised: x's, or the sum with the residual, which it stores, rounded to T.
-template <class T, class Rows> HWY_INLINE const T *NormalisedRow(const Rows &g, int64_t r) {
-  const T *x = static_cast<const T *>(g.x) + r * g.n;
+// Row r as it is normalised: x's, or the sum with the residual, which it stores, rounded to T. One that is short and
+// ends within a vector lies in `room` as well, whole: what was stored in part is not read back before it has left the
+// core's store buffer.
+inline constexpr int64_t kShortRow = 256;
+template <class T, class Rows> HWY_INLINE const T *NormalisedRow(const Rows &g, int64_t r, T *room) {
+  const hn::ScalableTag<float> d;
+  const int64_t n = g.n, lanes = int64_t(hn::Lanes(d));
+  const T *x = static_cast<const T *>(g.x) + r * n;
   if (!g.residual) return x;
-  T *sum = static_cast<T *>(g.sum) + r * g.n;
-  Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, g.n, x,
-      static_cast<const T *>(g.residual) + r * g.n);
-  return sum;
+  const T *residual = static_cast<const T *>(g.residual) + r * n;
+  T *sum = static_cast<T *>(g.sum) + r * n;
+  if (n > kShortRow || n % lanes == 0) {
+    Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, n, x, residual);
+    return sum;
+  }
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) {
+    const auto v = hn::Add(LoadF32(d, x + i), LoadF32(d, residual + i));
+    StoreF32(v, d, sum + i);
+    StoreF32(v, d, room + i);
+  }
+  const auto v = hn::Add(LoadF32N(d, x + i, size_t(n - i)), LoadF32N(d, residual + i, size_t(n - i)));
+  StoreF32N(v, d, sum + i, size_t(n - i));
+  StoreF32(v, d, room + i);
+  return room;
 }
 
 }  // namespace opgraft::HWY_NAMESPACE

@@ -231,27 +231,32 @@ void PackInto(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, 
     }
   }
 }
-// The same in pairs of rows; k0 is even, and what lies behind an odd k is 0.
-inline void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1,
-                      Bf16Pair *dst) {
+// The bits of a bfloat16; of a byte, which it holds exactly.
+inline uint16_t Bits16(uint16_t bits) { return bits; }
+inline uint16_t Bits16(int8_t v) { return uint16_t(std::bit_cast<uint32_t>(float(v)) >> 16); }
+// The same in pairs of rows, of bfloat16 (as uint16_t) or of bytes; k0 is even, and what lies behind an odd k is 0.
+template <class T> void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0,
+                                  int64_t k1, Bf16Pair *dst) {
   constexpr int64_t kRows = 16;
   uint16_t block[kRows][kPanel];
-  const auto *data = static_cast<const uint16_t *>(b.data);
+  const auto *data = static_cast<const T *>(b.data);
   const int64_t steps = (k + 1) / 2;
   for (int64_t from = k0; from < k1; from += kRows) {
     const int64_t rows = std::min(kRows, k1 - from);
     for (int64_t p = p0; p < p1; ++p) {
       const int64_t column = p * kPanel, width = std::min(n - column, kPanel);
-      const uint16_t *src = data + from * b.row_stride + column * b.column_stride;
+      const T *src = data + from * b.row_stride + column * b.column_stride;
       if (width < kPanel || rows < kRows) std::memset(block, 0, sizeof block);
       if (b.column_stride == 1) {
         for (int64_t i = 0; i < rows; ++i) {
           __builtin_prefetch(src + (i + kRows) * b.row_stride);
-          std::memcpy(block[i], src + i * b.row_stride, size_t(width) * 2);
+          if constexpr (sizeof(T) == 2) std::memcpy(block[i], src + i * b.row_stride, size_t(width) * 2);
+          else
+            for (int64_t j = 0; j < width; ++j) block[i][j] = Bits16(src[i * b.row_stride + j]);
         }
       } else {
         for (int64_t j = 0; j < width; ++j)
-          for (int64_t i = 0; i < rows; ++i) block[i][j] = src[i * b.row_stride + j * b.column_stride];
+          for (int64_t i = 0; i < rows; ++i) block[i][j] = Bits16(src[i * b.row_stride + j * b.column_stride]);
       }
       Bf16Pair *to = dst + column * steps + from / 2 * kPanel;
       for (int64_t i = 0; i < rows; i += 2)
@@ -264,7 +269,7 @@ template <class T>
 void PackPanels(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {
   OfPanel<T>([&](auto panel) HWY_ATTR {
     using P = decltype(panel);
-    if constexpr (std::is_same_v<P, Bf16Pair>) PackPairs(b, k, n, p0, p1, k0, k1, static_cast<P *>(dst));
+    if constexpr (std::is_same_v<P, Bf16Pair>) PackPairs<uint16_t>(b, k, n, p0, p1, k0, k1, static_cast<P *>(dst));
     else PackInto<T>(b, k, n, p0, p1, k0, k1, static_cast<P *>(dst));
   });
 }

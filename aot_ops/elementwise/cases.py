@@ -46,6 +46,7 @@ REFERENCE = {
     "Rsqrt": lambda x: 1.0 / np.sqrt(x),
     "Reciprocal": lambda x: 1.0 / x,
     "Exp": np.exp,
+    "Log": np.log,
     "Erf": lambda x: _erf(x) if x.size else x,
     "Erfc": lambda x: _erfc(x) if x.size else x,
     "FastGeLU": lambda x: x / (1.0 + np.exp(-1.702 * x)),
@@ -69,12 +70,13 @@ REFERENCE = {
 ARITHMETIC = ["Add", "Sub", "Mul", "Maximum", "Minimum"]
 COMPARISONS = ["Less", "Equal", "Greater", "NotEqual", "LessEqual", "GreaterEqual"]
 SPECIAL = [0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 3.0, -3.0, 0.5, -0.5, INF, -INF, NAN, 1e-40, 3e38, -3e38, 1e-30, 200.0]
-POSITIVE = {"Sqrt", "Rsqrt"}
+POSITIVE = {"Sqrt", "Rsqrt", "Log"}
 FUNCTIONS = [
     "Sqrt",
     "Rsqrt",
     "Reciprocal",
     "Exp",
+    "Log",
     "Erf",
     "Erfc",
     "FastGeLU",
@@ -95,14 +97,16 @@ FUNCTIONS = [
 TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 * 2.0**-8, "int32": 0, "int64": 0}
 # Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126, "int32": 0, "int64": 0}
-# Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, erf to 3.5e-7, tanh to 3e-7;
-# cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU and FastGeLU a product more. Erfc: 2 from the
-# formula's 1.2e-7, 4 from each exp, 5 from a polynomial whose terms add up to 2.5, 3 from t and the products, twin 1.
+# Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, log to 1, erf to 3.5e-7, tanh to
+# 3e-7, cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU and FastGeLU a product more. Erfc: 2 from
+# the formula's 1.2e-7, 4 from each exp, 5 from a polynomial whose terms add up to 2.5, 3 from t and the products, and
+# the twin's.
 ROUNDINGS = {
     "Sqrt": 2,
     "Rsqrt": 3,
     "Reciprocal": 2,
     "Exp": 5,
+    "Log": 3,
     "Erf": 7,
     "Erfc": 20,
     "FastGeLU": 8,
@@ -238,6 +242,12 @@ CASES = (
         for op in ("Cos", "Sin")
         for w in (3e4, 1e5, 1e9, 3e38)
     ]
+    # Around 1, where a logarithm is close to 0, and over all exponents.
+    + [
+        case("Log", [("float32", (3000,), r)], rtol=rtol("Log", "float32"))
+        for r in ((0.9, 1.1), (0.5, 2.0), (1e-37, 1e-35), (1e30, 3e38))
+    ]
+    + [case("Log", [(t, [1.0, 0.0, -0.0, -1.0, INF, -INF, NAN, 1e-3, 6e4] * 5)], rtol=rtol("Log", t)) for t in FLOATS]
     + [case("Abs", [(t, [-(2**31), 2**31 - 1, 0, -1])]) for t in ("int32", "int64")]
     + [case("Round", [(t, [0.5, 1.5, 2.5, -0.5, -1.5, -2.5, 0.25, 1023.5, -7.0, NAN, INF, -INF])]) for t in FLOATS]
     + [case("Round", [("float32", [8388607.5, -8388607.5, 8388609.0, 3e38, 0.49999997, -0.0])])]

@@ -36,7 +36,8 @@ enum UnaryOp {
   kAbs,
   kCos,
   kSin,
-  kFastGeLU
+  kFastGeLU,
+  kLog
 };
 
 // They wrap.
@@ -88,11 +89,20 @@ template <class D, class V> HWY_INLINE V ErfcOf(D d, V x) {
   return hn::IfThenElse(hn::IsNaN(x), x, both);
 }
 
+// Highway's of what is above 0 and finite; of 0 -inf, below it NaN, and of inf and NaN these. NaN as arithmetic has it:
+// of one whose bits are all ones RoundToUpper makes 0.
+template <class D, class V> HWY_INLINE V LogOf(D d, V x) {
+  const V zero = hn::Zero(d), inf = hn::Set(d, HUGE_VALF);
+  const V beyond = hn::IfThenElse(hn::Eq(x, zero), hn::Neg(inf), hn::IfThenElse(hn::Lt(x, zero), hn::Set(d, NAN), x));
+  return hn::IfThenElse(hn::And(hn::Gt(x, zero), hn::Lt(x, inf)), hn::Log(d, x), beyond);
+}
+
 template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSqrt) return hn::Sqrt(x);
   if constexpr (op == kRsqrt) return hn::Div(hn::Set(d, 1.0f), hn::Sqrt(x));
   if constexpr (op == kReciprocal) return hn::Div(hn::Set(d, 1.0f), x);
   if constexpr (op == kExp) return HWY_NAMESPACE::Exp(d, x);  // Highway has one, too
+  if constexpr (op == kLog) return LogOf(d, x);
   if constexpr (op == kErf) return Erf(d, x);
   if constexpr (op == kErfc) return ErfcOf(d, x);
   if constexpr (op == kFastGeLU) return hn::Mul(x, Sigmoid<T>(d, hn::Mul(hn::Set(d, 1.702f), x)));
@@ -133,6 +143,7 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n, boo
       case kRsqrt: return Loop<kRsqrt>(x, y, n, past);
       case kReciprocal: return Loop<kReciprocal>(x, y, n, past);
       case kExp: return Loop<kExp>(x, y, n, past);
+      case kLog: return Loop<kLog>(x, y, n, past);
       case kErf: return Loop<kErf>(x, y, n, past);
       case kErfc: return Loop<kErfc>(x, y, n, past);
       case kFastGeLU: return Loop<kFastGeLU>(x, y, n, past);
@@ -212,6 +223,7 @@ double formula(UnaryOp op, double x) {
     case kRsqrt: return 1 / std::sqrt(x);
     case kReciprocal: return 1 / x;
     case kExp: return std::exp(x);
+    case kLog: return std::log(x);
     case kErf: return std::erf(x);
     case kErfc: return std::erfc(x);
     case kFastGeLU: return x / (1 + std::exp(-1.702 * x));
@@ -259,6 +271,7 @@ OPGRAFT_UNARY(Sqrt)
 OPGRAFT_UNARY(Rsqrt)
 OPGRAFT_UNARY(Reciprocal)
 OPGRAFT_UNARY(Exp)
+OPGRAFT_UNARY(Log)
 OPGRAFT_UNARY(Erf)
 OPGRAFT_UNARY(Erfc)
 OPGRAFT_UNARY(FastGeLU)

@@ -52,7 +52,7 @@ namespace {
 
 // The output's height (axis 0) or width: as many as output_size says, or as x has.
 int64_t out_dim(const Arguments &c, int axis) {
-  const auto size = c.attr_ints("output_size");
+  const auto size = c.attr_ints("output_size", {1, 1});
   bool ok = size.size() == 1 || size.size() == 2;
   for (int64_t n : size) ok = ok && (n == -1 || (n > 0 && n < int64_t(1) << 31));
   c.check(ok, "output_size must be 1 or 2 positive numbers, or -1, x's own, got ", size);

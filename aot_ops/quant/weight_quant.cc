@@ -30,6 +30,12 @@ void PackInt8(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, 
   PackInto<int8_t>(b, k, n, p0, p1, k0, k1, static_cast<int8_t *>(dst));
 }
 
+// As pairs of bfloat16, for kernels that multiply these.
+void PackInt8Pairs(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1,
+                   void *dst) {
+  PackPairs<int8_t>(b, k, n, p0, p1, k0, k1, static_cast<Bf16Pair *>(dst));
+}
+
 // A byte without a sign, 128 less.
 struct Centred {
   uint8_t bits;
@@ -50,6 +56,7 @@ namespace opgraft {
 OPGRAFT_SIMD_FLOATS(PanelsInt8)
 OPGRAFT_SIMD_FLOATS(SkinnyInt8)
 OPGRAFT_SIMD(PackInt8)
+OPGRAFT_SIMD(PackInt8Pairs)
 OPGRAFT_SIMD(PackUint8)
 
 namespace {
@@ -131,8 +138,21 @@ GemmProblem problem(const Arguments &c) {
   return p;
 }
 
+// Many rows of bfloat16: a machine that multiplies pairs of it does so in half the time, for which the bytes become
+// pairs in each call.
+constexpr int64_t kManyRows = 64;
+bool in_pairs(const GemmProblem &p) {
+  return p.dtype == OPGRAFT_BFLOAT16 && !p.has_offset && p.m >= kManyRows && simd::bf16_dot();
+}
+ProductKernels pair_kernels() {
+  ProductKernels f = product_kernels(OPGRAFT_BFLOAT16);
+  f.pack = PackInt8Pairs_simd(), f.skinny = nullptr;
+  return f;
+}
+
 uint64_t Workspace(InferContext &c) {
   const GemmProblem p = problem(c);
+  if (in_pairs(p)) return product_workspace(p, pair_kernels(), false);
   return product_workspace(p, kernels(c), c.input(kWeight).known());
 }
 uint64_t PackedBytes(InferContext &c, int input) {
@@ -165,7 +185,8 @@ void Kernel(Context &c) {
   GemmProblem p = problem(c);
   if (p.n == 0 || p.m == 0) return;
   p.c = c.output(0).raw();
-  p.packed = c.packed(kWeight);
+  const bool pairs = in_pairs(p);
+  if (!pairs) p.packed = c.packed(kWeight);
   std::vector<float> scale, offset;
   const TensorView s = c.input(kScale);
   if (s.dtype() == OPGRAFT_FLOAT32 && s.size() == p.n && !divides(c)) p.scale = s.data<float>();
@@ -177,7 +198,7 @@ void Kernel(Context &c) {
   }
   if (p.has_offset) p.offset = offset.data();
   p.bias = given(c, kBias) ? c.input(kBias).raw() : nullptr;
-  run_product(c, p, kernels(c));
+  run_product(c, p, pairs ? pair_kernels() : kernels(c));
 }
 
 void Reference(Context &c) {

@@ -45,8 +45,9 @@ HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int64_t end) {
+  HWY_ALIGN T room[kShortRow];
   for (int64_t r = begin; r < end; ++r) {
-    const T *x = NormalisedRow<T>(g, r);
+    const T *x = NormalisedRow(g, r, room);
     const float scale = InverseRms(x, g.n, g.epsilon);
     if (g.rstd) g.rstd[r] = scale;
     if (HWY_LIKELY(Normal(scale)))

@@ -1,16 +1,20 @@
-// Sepia: y = M x between min_value and max_value, a 3 x 3 matrix over the channels of images [..., 3, H, W];
-// SepiaGrad: its gradient, M^T times dy where a channel was not cut.
+// Sepia: y = M x between min_value and max_value, a 3 x 3 matrix over the channels of images [..., 3, H, W], or of
+// pixels [..., 3] where the colours lie last; SepiaGrad: its gradient, M^T times dy where a channel was not cut.
 #include "opgraft/op.h"
 
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <string>
 #include <utility>
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "sepia.cc"
 #include "hwy/foreach_target.h"
+// clang-format off
 #include "opgraft/simd.h"
+#include "colours-inl.h"
+// clang-format on
 
 #ifndef OPGRAFT_SEPIA_ONCE_
 #define OPGRAFT_SEPIA_ONCE_
@@ -20,6 +24,7 @@ struct Sepia {
   float least, most;   // infinite: nothing is cut
   const void *x, *dy;  // dy: of the gradient
   void *y;             // or dx
+  bool last;           // the colours of a pixel lie side by side
   int64_t pixels;      // of an image: a channel follows the other
 };
 }  // namespace opgraft
@@ -28,58 +33,58 @@ struct Sepia {
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// One vector of pixels: `load` and `store` are given a pointer to one channel's.
-template <bool kGrad, class T, class Load, class Store>
-HWY_INLINE void Pixels(const Sepia &g, int64_t at, const Load &load, const Store &store) {
-  const hn::ScalableTag<float> d;
-  const T *x = static_cast<const T *>(g.x) + at;
-  T *y = static_cast<T *>(g.y) + at;
+// M x of a vector of pixels, cut; or of the gradient M^T times what `dy` gives where it was not.
+template <bool kGrad, class D, class Given>
+HWY_INLINE Colours<D> Mixed(D d, const Sepia &g, const Colours<D> &x, const Given &dy) {
   const auto least = hn::Set(d, g.least), most = hn::Set(d, g.most);
-  const auto r = load(x), green = load(x + g.pixels), b = load(x + 2 * g.pixels);
-  hn::Vec<decltype(d)> v[3];
-#pragma GCC unroll 3
-  for (int c = 0; c < 3; ++c) {
-    v[c] = hn::Mul(hn::Set(d, g.m[3 * c]), r);
-    v[c] = hn::MulAdd(hn::Set(d, g.m[3 * c + 1]), green, v[c]);
-    v[c] = hn::MulAdd(hn::Set(d, g.m[3 * c + 2]), b, v[c]);
-  }
+  // Three elements of the matrix, `step` apart, times a pixel's.
+  const auto sum = [&](const float *m, int step, const Colours<D> &v) HWY_ATTR {
+    const auto two = hn::MulAdd(hn::Set(d, m[step]), v.g, hn::Mul(hn::Set(d, m[0]), v.r));
+    return hn::MulAdd(hn::Set(d, m[2 * step]), v.b, two);
+  };
+  const Colours<D> y{sum(g.m, 1, x), sum(g.m + 3, 1, x), sum(g.m + 6, 1, x)};
   if constexpr (kGrad) {
-    const T *dy = static_cast<const T *>(g.dy) + at;
-#pragma GCC unroll 3
-    for (int c = 0; c < 3; ++c)
-      v[c] = hn::IfThenElseZero(hn::And(hn::Le(v[c], most), hn::Ge(v[c], least)), load(dy + c * g.pixels));
-#pragma GCC unroll 3
-    for (int c = 0; c < 3; ++c) {
-      auto sum = hn::Mul(hn::Set(d, g.m[c]), v[0]);
-      sum = hn::MulAdd(hn::Set(d, g.m[3 + c]), v[1], sum);
-      store(hn::MulAdd(hn::Set(d, g.m[6 + c]), v[2], sum), y + c * g.pixels);
-    }
+    const auto kept = [&](auto v, auto given)
+                          HWY_ATTR { return hn::IfThenElseZero(hn::And(hn::Le(v, most), hn::Ge(v, least)), given); };
+    const Colours<D> given = dy(), left{kept(y.r, given.r), kept(y.g, given.g), kept(y.b, given.b)};
+    return {sum(g.m, 3, left), sum(g.m + 1, 3, left), sum(g.m + 2, 3, left)};
   } else {
-#pragma GCC unroll 3
-    for (int c = 0; c < 3; ++c) {  // NaN stays
-      v[c] = hn::IfThenElse(hn::Lt(v[c], least), least, v[c]);
-      store(hn::IfThenElse(hn::Gt(v[c], most), most, v[c]), y + c * g.pixels);
-    }
+    const auto cut = [&](auto v) HWY_ATTR {  // NaN stays
+      v = hn::IfThenElse(hn::Lt(v, least), least, v);
+      return hn::IfThenElse(hn::Gt(v, most), most, v);
+    };
+    return {cut(y.r), cut(y.g), cut(y.b)};
   }
+}
+
+// `count` pixels from element `at` on of x, dy and y, which lie as Layout has them.
+template <bool kGrad, class T, class Layout>
+HWY_INLINE void Run(const Sepia &given, const Layout &layout, int64_t at, int64_t count) {
+  const Sepia g = given;  // a result that is stored might lie there, for all that the compiler knows
+  const hn::ScalableTag<float> d;
+  const T *x = static_cast<const T *>(g.x) + at, *dy = static_cast<const T *>(g.dy) + (kGrad ? at : 0);
+  T *y = static_cast<T *>(g.y) + at;
+  const int64_t lanes = int64_t(hn::Lanes(d)), step = layout.step();
+  int64_t p = 0;
+  for (; p + lanes <= count; p += lanes)
+    layout.store(
+        d, Mixed<kGrad>(d, g, layout.load(d, x + p * step), [&]() HWY_ATTR { return layout.load(d, dy + p * step); }),
+        y + p * step);
+  if (const size_t rest = size_t(count - p))
+    layout.store(d,
+                 Mixed<kGrad>(d, g, layout.load(d, x + p * step, rest),
+                              [&]() HWY_ATTR { return layout.load(d, dy + p * step, rest); }),
+                 y + p * step, rest);
 }
 
 // Pixels [begin, end) of all images.
 template <bool kGrad, class T> HWY_INLINE void Range(const Sepia &g, int64_t begin, int64_t end) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
+  if (g.last) return Run<kGrad, T>(g, Together(), 3 * begin, end - begin);
   while (begin < end) {
     const int64_t image = begin / g.pixels, first = begin % g.pixels;
-    const int64_t last = std::min(g.pixels, first + end - begin), base = image * 3 * g.pixels;
-    int64_t p = first;
-    for (; p + lanes <= last; p += lanes)
-      Pixels<kGrad, T>(
-          g, base + p, [&](const T *from) HWY_ATTR { return LoadF32(d, from); },
-          [&](auto v, T *to) HWY_ATTR { StoreF32(v, d, to); });
-    if (const size_t rest = size_t(last - p))
-      Pixels<kGrad, T>(
-          g, base + p, [&](const T *from) HWY_ATTR { return LoadF32N(d, from, rest); },
-          [&](auto v, T *to) HWY_ATTR { StoreF32N(v, d, to, rest); });
-    begin += last - first;
+    const int64_t count = std::min(g.pixels - first, end - begin);
+    Run<kGrad, T>(g, Planes{g.pixels}, image * 3 * g.pixels + first, count);
+    begin += count;
   }
 }
 template <class T> void Forward(const Sepia &g, int64_t begin, int64_t end) { Range<false, T>(g, begin, end); }
@@ -95,6 +100,12 @@ OPGRAFT_SIMD_FLOATS(Backward)
 
 namespace {
 
+bool colours_last(const Arguments &c) {
+  const std::string format = c.attr_string("format", "NCHW");
+  c.check(format == "NCHW" || format == "NHWC", "format must be NCHW or NHWC, got '", format, "'");
+  return format == "NHWC";
+}
+
 // Inputs: the gradient has dy in front. Then x, then the matrix, if there is one.
 template <bool grad> void Infer(InferContext &c) {
   constexpr int kX = grad ? 1 : 0;
@@ -102,8 +113,9 @@ template <bool grad> void Infer(InferContext &c) {
   c.check_dtype(0, grad ? "dy" : "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
   if (grad) c.check_same_dtype(kX, "x", 0, "dy");
   auto x = c.input(kX).shape();
-  c.check(x.size() >= 3 && (x[x.size() - 3] < 0 || x[x.size() - 3] == 3), "x must be images (..., 3, H, W), got shape ",
-          x);
+  const size_t behind = colours_last(c) ? 1 : 3;
+  c.check(x.size() >= behind && (x[x.size() - behind] < 0 || x[x.size() - behind] == 3), "x must be ",
+          behind == 1 ? "pixels (..., 3)" : "images (..., 3, H, W)", ", got shape ", x);
   if (grad) {
     auto dy = c.input(0).shape();
     bool same = dy.size() == x.size();
@@ -125,7 +137,14 @@ template <bool grad> void Infer(InferContext &c) {
 template <bool grad> Sepia problem(const Context &c) {
   constexpr int kX = grad ? 1 : 0;
   // The coefficients that have become usual, red, green and blue.
-  Sepia g{{0.393f, 0.769f, 0.189f, 0.349f, 0.686f, 0.168f, 0.272f, 0.534f, 0.131f}, 0, 0, nullptr, nullptr, nullptr, 0};
+  Sepia g{{0.393f, 0.769f, 0.189f, 0.349f, 0.686f, 0.168f, 0.272f, 0.534f, 0.131f},
+          0,
+          0,
+          nullptr,
+          nullptr,
+          nullptr,
+          colours_last(c),
+          0};
   g.least = float(c.attr_float("min_value", -HUGE_VAL)), g.most = float(c.attr_float("max_value", 1.0));
   if (c.inputs() > kX + 1)
     dispatch<float, float16, bfloat16>(c, c.input(kX + 1).dtype(), [&](auto zero) {
@@ -135,7 +154,7 @@ template <bool grad> Sepia problem(const Context &c) {
     for (int i : {1, 2, 5}) std::swap(g.m[i], g.m[i % 3 * 3 + i / 3]);
   g.x = c.input(kX).raw(), g.y = c.output(0).raw();
   if (grad) g.dy = c.input(0).raw();
-  g.pixels = element_count(c.input(kX).shape().last(2));
+  g.pixels = g.last ? 1 : element_count(c.input(kX).shape().last(2));
   return g;
 }
 

@@ -1,5 +1,5 @@
 """Cases of the operators on shapes; swiglu/cases.py explains the format. REFERENCE functions take the
-attributes as keywords; Split's gives a list of outputs. An input given as (dtype, values) has just
+attributes as keywords; those of Split give a list of outputs. An input given as (dtype, values) has just
 these values."""
 
 import numpy as np
@@ -62,6 +62,7 @@ REFERENCE = {
     "Concat": lambda *xs, axis=0: np.concatenate(xs, axis),
     "Stack": lambda *xs, axis=0: np.stack(xs, axis),
     "Split": lambda x, axis=0, output_num=1: np.split(x, output_num, axis),
+    "SplitWithSize": lambda x, split_size, dim=0: np.split(x, np.cumsum(split_size)[:-1], dim),
     "Unstack": lambda x, axis=0, num=0: list(np.moveaxis(x, axis, 0)),
     "Gather": gather,
     "Shape": lambda x: np.array(x.shape, np.int64),
@@ -201,6 +202,19 @@ CASES = (
         for s, a, n in [((6, 4), 0, 3), ((2, 6, 5), 1, 2), ((4, 9), -1, 3), ((5,), 0, 1), ((0, 4), 1, 2)]
     ]
     + [
+        case("SplitWithSize", [(t, s)], split_size=n, dim=a)
+        for t in DTYPES
+        for s, a, n in [
+            ((6, 4), 0, [1, 5]),
+            ((2, 6, 5), 1, [3, 0, 1, 2]),
+            ((4, 9), -1, [4, 5]),
+            ((5,), 0, [5]),
+            ((0, 4), 1, [1, 3]),
+            ((700, 50), 1, [3, 47]),
+            ((3, 20000), 1, [19999, 1]),
+        ]
+    ]
+    + [
         case("Unstack", [(t, s)], axis=a, num=s[a])
         for t in DTYPES
         for s, a in [
@@ -239,157 +253,85 @@ CASES = (
     ]
 )
 
+
+def refused(op, error, *inputs, **attrs):
+    return {"op": op, "inputs": list(inputs), "attrs": attrs, "error": f"{op}: {error}"}
+
+
 REFUSED = [
-    {
-        "op": "Reshape",
-        "inputs": [("float32", (4, 6)), i64(5, 5)],
-        "error": r"Reshape: shape \(5, 5\) must hold the 24 elements of x.shape \(4, 6\), it holds 25",
-    },
-    {"op": "Reshape", "inputs": [("float32", (4, 6)), i64(-1, -1)], "error": "Reshape: shape may hold -1 once"},
-    {
-        "op": "Reshape",
-        "inputs": [("float32", (4, 6)), i64(-1, 5)],
-        "error": r"Reshape: x.shape \(4, 6\) does not divide into shape",
-    },
-    {
-        "op": "Reshape",
-        "inputs": [("float32", (4,)), ("float32", (1,))],
-        "error": "Reshape: shape must be int64 or int32, got float32",
-    },
-    {
-        "op": "Flatten",
-        "inputs": [("float32", 1.0)],
-        "error": r"Flatten: x must have at least 1 dimension, got shape \(\)",
-    },
-    {
-        "op": "FlattenExt",
-        "inputs": [("float32", (4, 5))],
-        "attrs": {"start_dim": 2},
-        "error": r"FlattenExt: start_dim must be in \[-2, 2\), got 2",
-    },
-    {
-        "op": "FlattenExt",
-        "inputs": [("float32", (4, 5))],
-        "attrs": {"start_dim": 1, "end_dim": 0},
-        "error": "FlattenExt: start_dim must not come after end_dim, got 1 and 0",
-    },
-    {
-        "op": "Slice",
-        "inputs": [("float32", (4, 5)), i64(0), i64(1)],
-        "error": "Slice: begin and size must have an entry for each of x's 2 dimensions, got 1 and 1",
-    },
-    {
-        "op": "Slice",
-        "inputs": [("float32", (4, 5)), i64(0, 3), i64(4, 3)],
-        "error": r"Slice: begin\[1\] \+ size\[1\] must be within dimension 1 of size 5, got 3 and 3",
-    },
-    {
-        "op": "Slice",
-        "inputs": [("float32", (4,)), i64(-1), i64(1)],
-        "error": r"Slice: begin\[0\] must be at least 0 and size\[0\] at least -1, got -1 and 1",
-    },
-    {
-        "op": "Triu",
-        "inputs": [("float32", (4,))],
-        "error": r"Triu: x must have at least 2 dimensions, got shape \(4,\)",
-    },
-    {
-        "op": "ExpandDims",
-        "inputs": [("float32", (4,))],
-        "attrs": {"axis": 2},
-        "error": r"ExpandDims: axis must be in \[-2, 2\), got 2",
-    },
-    {
-        "op": "Squeeze",
-        "inputs": [("float32", (4, 1))],
-        "attrs": {"axis": [0]},
-        "error": "Squeeze: dimension 0 must be 1, got 4",
-    },
-    {
-        "op": "Transpose",
-        "inputs": [("float32", (4, 1))],
-        "attrs": {"perm": [0, 0]},
-        "error": "Transpose: perm must be a permutation of x's 2 dimensions",
-    },
-    {
-        "op": "Tile",
-        "inputs": [("float32", (4, 1)), i64(2)],
-        "error": "Tile: multiples must have at least x's 2 entries, got 1",
-    },
-    {
-        "op": "BroadcastTo",
-        "inputs": [("float32", (4,)), i64(2, 5)],
-        "error": r"BroadcastTo: x.shape \(4,\) does not broadcast to \(2, 5\)",
-    },
-    {
-        "op": "StridedSlice",
-        "inputs": [("float32", (4,)), i64(0), i64(4), i64(0)],
-        "error": "StridedSlice: strides must not be 0",
-    },
-    {
-        "op": "Stack",
-        "inputs": [("float32", (2, 3)), ("float32", (2, 1))],
-        "error": r"Stack: x1.shape must equal x0.shape \(2, 3\), got \(2, 1\)",
-    },
-    {
-        "op": "Stack",
-        "inputs": [("float32", (2, 3))] * 2,
-        "attrs": {"axis": 3},
-        "error": r"Stack: axis must be in \[-3, 3\), got 3",
-    },
-    {
-        "op": "Concat",
-        "inputs": [("float32", (2, 3)), ("float32", (2, 4))],
-        "attrs": {"axis": 0},
-        "error": r"Concat: x1.shape must equal x0.shape \(2, 3\) but for axis 0, got \(2, 4\)",
-    },
-    {
-        "op": "Concat",
-        "inputs": [("float32", (2,)), ("float16", (2,))],
-        "error": "Concat: x1.dtype must equal x0.dtype float32, got float16",
-    },
-    {
-        "op": "Split",
-        "inputs": [("float32", (5,))],
-        "attrs": {"output_num": 2},
-        "error": "Split: dimension 0 of size 5 does not divide into 2 parts",
-    },
-    {
-        "op": "Unstack",
-        "inputs": [("float32", (5, 2))],
-        "attrs": {"axis": 1, "num": 3},
-        "error": "Unstack: num must be dimension 1 of x, of size 2, got 3",
-    },
-    {
-        "op": "Unstack",
-        "inputs": [("float32", (0, 2))],
-        "error": "Unstack: num must be dimension 0 of x, of size 0, got 0",
-    },
-    {
-        "op": "Unstack",
-        "inputs": [("float32", ())],
-        "error": r"Unstack: axis must be in \[0, 0\), got 0",
-    },
-    {
-        "op": "Gather",
-        "inputs": [("float32", (5, 2)), ("int32", [1, 7])],
-        "error": r"Gather: indices\[1\] is 7, outside \[0, 5\)",
-    },
-    {
-        "op": "Gather",
-        "inputs": [("float32", (5, 2)), ("int64", [-1])],
-        "error": r"Gather: indices\[0\] is -1, outside \[0, 5\)",
-    },
-    {
-        "op": "Gather",
-        "inputs": [("float32", (5, 2)), ("float32", (2,))],
-        "error": "Gather: indices.dtype must be one of int32, int64, got float32",
-    },
-    {
-        "op": "TupleGetItem",
-        "inputs": [i64(1, 2)],
-        "attrs": {"index": 2},
-        "error": r"TupleGetItem: index must be in \[-2, 2\), got 2",
-    },
-    {"op": "ScalarFloorDiv", "inputs": [("int64", 1), ("int64", 0)], "error": "ScalarFloorDiv: y must not be 0"},
+    refused(
+        "Reshape",
+        r"shape \(5, 5\) must hold the 24 elements of x.shape \(4, 6\), it holds 25",
+        ("float32", (4, 6)),
+        i64(5, 5),
+    ),
+    refused("Reshape", "shape may hold -1 once", ("float32", (4, 6)), i64(-1, -1)),
+    refused("Reshape", r"x.shape \(4, 6\) does not divide into shape", ("float32", (4, 6)), i64(-1, 5)),
+    refused("Reshape", "shape must be int64 or int32, got float32", ("float32", (4,)), ("float32", (1,))),
+    refused("Flatten", r"x must have at least 1 dimension, got shape \(\)", ("float32", 1.0)),
+    refused("FlattenExt", r"start_dim must be in \[-2, 2\), got 2", ("float32", (4, 5)), start_dim=2),
+    refused(
+        "FlattenExt", "start_dim must not come after end_dim, got 1 and 0", ("float32", (4, 5)), start_dim=1, end_dim=0
+    ),
+    refused(
+        "Slice",
+        "begin and size must have an entry for each of x's 2 dimensions, got 1 and 1",
+        ("float32", (4, 5)),
+        i64(0),
+        i64(1),
+    ),
+    refused(
+        "Slice",
+        r"begin\[1\] \+ size\[1\] must be within dimension 1 of size 5, got 3 and 3",
+        ("float32", (4, 5)),
+        i64(0, 3),
+        i64(4, 3),
+    ),
+    refused(
+        "Slice",
+        r"begin\[0\] must be at least 0 and size\[0\] at least -1, got -1 and 1",
+        ("float32", (4,)),
+        i64(-1),
+        i64(1),
+    ),
+    refused("Triu", r"x must have at least 2 dimensions, got shape \(4,\)", ("float32", (4,))),
+    refused("ExpandDims", r"axis must be in \[-2, 2\), got 2", ("float32", (4,)), axis=2),
+    refused("Squeeze", "dimension 0 must be 1, got 4", ("float32", (4, 1)), axis=[0]),
+    refused("Transpose", "perm must be a permutation of x's 2 dimensions", ("float32", (4, 1)), perm=[0, 0]),
+    refused("Tile", "multiples must have at least x's 2 entries, got 1", ("float32", (4, 1)), i64(2)),
+    refused("BroadcastTo", r"x.shape \(4,\) does not broadcast to \(2, 5\)", ("float32", (4,)), i64(2, 5)),
+    refused("StridedSlice", "strides must not be 0", ("float32", (4,)), i64(0), i64(4), i64(0)),
+    refused("Stack", r"x1.shape must equal x0.shape \(2, 3\), got \(2, 1\)", ("float32", (2, 3)), ("float32", (2, 1))),
+    refused("Stack", r"axis must be in \[-3, 3\), got 3", *[("float32", (2, 3))] * 2, axis=3),
+    refused(
+        "Concat",
+        r"x1.shape must equal x0.shape \(2, 3\) but for axis 0, got \(2, 4\)",
+        ("float32", (2, 3)),
+        ("float32", (2, 4)),
+        axis=0,
+    ),
+    refused("Concat", "x1.dtype must equal x0.dtype float32, got float16", ("float32", (2,)), ("float16", (2,))),
+    refused("Split", "dimension 0 of size 5 does not divide into 2 parts", ("float32", (5,)), output_num=2),
+    refused("Unstack", "num must be dimension 1 of x, of size 2, got 3", ("float32", (5, 2)), axis=1, num=3),
+    refused("Unstack", "num must be dimension 0 of x, of size 0, got 0", ("float32", (0, 2))),
+    refused("Unstack", r"axis must be in \[0, 0\), got 0", ("float32", ())),
+    refused("Gather", r"indices\[1\] is 7, outside \[0, 5\)", ("float32", (5, 2)), ("int32", [1, 7])),
+    refused("Gather", r"indices\[0\] is -1, outside \[0, 5\)", ("float32", (5, 2)), ("int64", [-1])),
+    refused("Gather", "indices.dtype must be one of int32, int64, got float32", ("float32", (5, 2)), ("float32", (2,))),
+    refused("TupleGetItem", r"index must be in \[-2, 2\), got 2", i64(1, 2), index=2),
+    refused("ScalarFloorDiv", "y must not be 0", ("int64", 1), ("int64", 0)),
+    refused(
+        "SplitWithSize",
+        r"split_size must add up to 5, dimension 0 of x, got \(2, 2\)",
+        ("float32", (5,)),
+        split_size=[2, 2],
+    ),
+    refused(
+        "SplitWithSize",
+        "sizes in split_size must be at least 0, got -1",
+        ("float32", (5,)),
+        split_size=[-1, 6],
+    ),
+    refused("SplitWithSize", "split_size must hold at least one number, got none", ("float32", (5,)), split_size=[]),
+    refused("SplitWithSize", r"dim must be in \[-1, 1\), got 1", ("float32", (5,)), split_size=[5], dim=1),
 ]

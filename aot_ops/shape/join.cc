@@ -1,4 +1,4 @@
-// Concat, Stack, Split, Unstack and Gather: whole blocks of memory move.
+// Concat, Stack, Split, SplitWithSize, Unstack and Gather: whole blocks of memory move.
 #include <algorithm>
 
 #include "aot_ops/shape/move.h"
@@ -141,6 +141,46 @@ void split(Context &c, bool parallel) {
 void KernelSplit(Context &c) { split(c, true); }
 void ReferenceSplit(Context &c) { split(c, false); }
 
+void InferSplitWithSize(InferContext &c) {
+  check_any_dtype(c, 0, "x");
+  const int axis = c.axis(c.attr_int("dim", 0), c.input(0).rank(), "dim");
+  const auto sizes = c.attr_ints("split_size");
+  const int64_t dim = c.input(0).dim(axis);
+  int64_t total = 0;
+  c.check(!sizes.empty(), "split_size must hold at least one number, got none");
+  for (int64_t n : sizes)
+    c.check(n >= 0 && !__builtin_add_overflow(total, n, &total), "sizes in split_size must be at least 0, got ", n);
+  c.check(dim < 0 || dim == total, "split_size must add up to ", dim, ", dimension ", axis, " of x, got ", sizes);
+  auto from = c.input(0).shape();
+  Shape out(from.begin(), from.end());
+  for (int64_t n : sizes) {
+    out[size_t(axis)] = n;
+    c.output(c.input(0).dtype(), out);
+  }
+}
+
+// As concat, the other way.
+void split_by_size(Context &c, bool parallel) {
+  const TensorView x = c.input(0);
+  const int axis = c.axis(c.attr_int("dim", 0), x.rank(), "dim"), n = c.outputs();
+  const int64_t bytes = element_bytes(x), outer = outer_of(x.shape(), axis), whole = inner_of(x.shape(), axis) * bytes;
+  std::vector<int64_t> block(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i) block[size_t(i)] = inner_of(c.output(i).shape(), axis) * bytes;
+  auto body = [&](int64_t begin, int64_t end) {
+    for (int64_t o = begin; o < end; ++o) {
+      const char *from = x.data<char>() + o * whole;
+      for (int i = 0; i < n; from += block[size_t(i++)])
+        if (block[size_t(i)])
+          std::memcpy(c.output(i).data<char>() + o * block[size_t(i)], from, size_t(block[size_t(i)]));
+    }
+  };
+  if (whole == 0) return;
+  if (parallel) c.parallel_for(outer, std::max<int64_t>(1, 65536 / whole), body);
+  else body(0, outer);
+}
+void KernelSplitWithSize(Context &c) { split_by_size(c, true); }
+void ReferenceSplitWithSize(Context &c) { split_by_size(c, false); }
+
 struct GatherAxes {
   int axis, batch;
   explicit GatherAxes(const Arguments &a) {
@@ -208,6 +248,8 @@ OPGRAFT_OP(Concat, .inputs = -1, .infer = InferConcat, .kernel = KernelConcat, .
 // Along a new axis an input's block is what lies behind it, as along its own: the same moves.
 OPGRAFT_OP(Stack, .inputs = -1, .infer = InferStack, .kernel = KernelConcat, .reference = ReferenceConcat)
 OPGRAFT_OP(Split, .inputs = 1, .outputs = -1, .infer = InferSplit, .kernel = KernelSplit, .reference = ReferenceSplit)
+OPGRAFT_OP(SplitWithSize, .inputs = 1, .outputs = -1, .infer = InferSplitWithSize, .kernel = KernelSplitWithSize,
+           .reference = ReferenceSplitWithSize)
 // And so of a dimension that goes.
 OPGRAFT_OP(Unstack, .inputs = 1, .outputs = -1, .infer = InferUnstack, .kernel = KernelSplit,
            .reference = ReferenceSplit)

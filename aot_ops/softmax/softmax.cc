@@ -48,8 +48,8 @@ struct Scaled {
 
 // kRows neighbouring rows from row r on, of scores score(v, row, i) of a whole vector v from element i on,
 // score(v, row, i, rest) of the last elements; together, since a row alone waits for its maximum and its sum. float32
-// keeps in y the exponentials, and before them the scores where a mask makes them; half types compute both anew, as
-// rounding them before the division would cost accuracy.
+// keeps in y the exponentials, and before them the scores where a mask makes them; half types, whose rounding before
+// the division would cost accuracy, keep both beside it, or of long rows compute them anew.
 template <int kRows, bool kMasked, class T, class Score, class Below = Difference>
 HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &score, const Below &below = Below()) {
   const hn::ScalableTag<float> d;
@@ -62,52 +62,64 @@ HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &sco
   const size_t rest = size_t(n - whole);
   const auto inside = hn::FirstN(d, rest);
   const auto lowest = hn::Set(d, -HUGE_VALF);
-  hn::Vec<decltype(d)> most[kRows], tail[kRows], sum[kRows];
-  for (int j = 0; j < kRows; ++j) {
-    tail[j] = rest ? hn::IfThenElse(inside, at(j, whole, rest), lowest) : lowest;
-    most[j] = tail[j];
-    sum[j] = hn::Zero(d);
-  }
-  constexpr bool kKept = kMasked && std::is_same_v<T, float>;
-  for (int64_t i = 0; i < whole; i += lanes)
+  constexpr bool kFloat = std::is_same_v<T, float>;
+  constexpr int64_t kRoom = kFloat ? 1 : 8192;
+  HWY_ALIGN float room[kRoom];
+  const auto rows = [&](auto keeps) HWY_ATTR __attribute__((always_inline)) {
+    constexpr bool kKeeps = decltype(keeps)::value;
+    const auto place = [&](int j, int64_t i) {
+      if constexpr (kFloat) return y + j * n + i;
+      else return room + j * whole + i;
+    };
+    hn::Vec<decltype(d)> most[kRows], tail[kRows], sum[kRows];
     for (int j = 0; j < kRows; ++j) {
-      const auto s = at(j, i);
-      if constexpr (kKept) StoreF32(s, d, y + j * n + i);
-      most[j] = hn::Max(most[j], s);
+      tail[j] = rest ? hn::IfThenElse(inside, at(j, whole, rest), lowest) : lowest;
+      most[j] = tail[j];
+      sum[j] = hn::Zero(d);
     }
-  for (int j = 0; j < kRows; ++j) most[j] = hn::MaxOfLanes(d, most[j]);
-  for (int64_t i = 0; i < whole; i += lanes)
+    constexpr bool kScores = kKeeps && (kMasked || !kFloat);
+    for (int64_t i = 0; i < whole; i += lanes)
+      for (int j = 0; j < kRows; ++j) {
+        const auto s = at(j, i);
+        if constexpr (kScores) hn::StoreU(s, d, place(j, i));
+        most[j] = hn::Max(most[j], s);
+      }
+    for (int j = 0; j < kRows; ++j) most[j] = hn::MaxOfLanes(d, most[j]);
+    for (int64_t i = 0; i < whole; i += lanes)
+      for (int j = 0; j < kRows; ++j) {
+        auto s = most[j];
+        if constexpr (kScores) s = hn::LoadU(d, place(j, i));
+        else s = at(j, i);
+        const auto e = ExpBelow0(d, below(s, most[j]));
+        if constexpr (kKeeps) hn::StoreU(e, d, place(j, i));
+        sum[j] = hn::Add(sum[j], e);
+      }
     for (int j = 0; j < kRows; ++j) {
-      auto s = most[j];
-      if constexpr (kKept) s = hn::LoadU(d, y + j * n + i);
-      else s = at(j, i);
-      const auto e = ExpBelow0(d, below(s, most[j]));
-      if constexpr (std::is_same_v<T, float>) StoreF32(e, d, y + j * n + i);
-      sum[j] = hn::Add(sum[j], e);
+      if (rest) {
+        tail[j] = hn::IfThenElseZero(inside, ExpBelow0(d, below(tail[j], most[j])));
+        sum[j] = hn::Add(sum[j], tail[j]);
+      }
+      sum[j] = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum[j]));
+      if (rest) tail[j] = hn::Mul(tail[j], sum[j]);
     }
-  for (int j = 0; j < kRows; ++j) {
-    if (rest) {
-      tail[j] = hn::IfThenElseZero(inside, ExpBelow0(d, below(tail[j], most[j])));
-      sum[j] = hn::Add(sum[j], tail[j]);
-    }
-    sum[j] = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum[j]));
-    if (rest) tail[j] = hn::Mul(tail[j], sum[j]);
-  }
-  for (int64_t i = 0; i < whole; i += lanes)
-    for (int j = 0; j < kRows; ++j) {
-      auto e = hn::Zero(d);
-      if constexpr (std::is_same_v<T, float>) e = hn::LoadU(d, y + j * n + i);
-      else e = ExpBelow0(d, below(at(j, i), most[j]));
-      StoreF32(hn::Mul(e, sum[j]), d, y + j * n + i);
-    }
-  if (rest)
-    for (int j = 0; j < kRows; ++j) StoreF32N(tail[j], d, y + j * n + whole, rest);
+    for (int64_t i = 0; i < whole; i += lanes)
+      for (int j = 0; j < kRows; ++j) {
+        auto e = hn::Zero(d);
+        if constexpr (kKeeps) e = hn::LoadU(d, place(j, i));
+        else e = ExpBelow0(d, below(at(j, i), most[j]));
+        StoreF32(hn::Mul(e, sum[j]), d, y + j * n + i);
+      }
+    if (rest)
+      for (int j = 0; j < kRows; ++j) StoreF32N(tail[j], d, y + j * n + whole, rest);
+  };
+  if (kFloat || kRows * whole <= kRoom) rows(std::true_type());
+  else rows(std::false_type());
 }
 
 // kVectors of neighbouring columns, or one of `width` elements, of n elements that are `stride` apart; load(k, j) gives
 // their scores. They are kept side by side where there is room for them: far apart many share the cache's few places
 // for such addresses. ahead(k) fetches what the next columns take.
-inline constexpr int64_t kKept = 16384, kWide = 4;
+inline constexpr int64_t kKept = 32768, kWide = 4;
 template <int64_t kVectors, class T, class Load, class Ahead, class Below = Difference>
 HWY_INLINE void Columns(const Load &load, const Ahead &ahead, float *HWY_RESTRICT kept, T *y, int64_t n, int64_t stride,
                         size_t width, const Below &below = Below()) {
@@ -218,7 +230,9 @@ template <class T> void NanToZero(const SoftmaxRows &g, int64_t begin, int64_t e
 // and into their functions: a vector that is stored might lie there, for all that the compiler knows.
 template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d)), wide = kWide * lanes, inner = g.inner, step = g.mask.step();
+  const int64_t lanes = int64_t(hn::Lanes(d)), inner = g.inner, step = g.mask.step();
+  const int64_t room = kKept / std::max<int64_t>(g.n * lanes, 1);
+  const int64_t wide = lanes * (room < kWide ? std::clamp<int64_t>(room, 1, 2) : kWide);
   const auto scale = hn::Set(d, g.scale), fill = hn::Set(d, g.fill), factor = hn::Set(d, g.mask_scale);
   const Hidden hidden(d, g.mask);
   const bool hides = g.mask.hides;
@@ -230,7 +244,7 @@ template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t e
   for (int64_t r = begin, width; r < end; r += width) {
     const int64_t column = r % inner, left = length - column % length;
     width = std::min({inner - column, end - r, length < lanes ? lanes : left});
-    width = width >= wide && g.n * wide <= kKept ? wide : std::min(width, lanes);
+    width = width >= wide ? wide : std::min(width, lanes);
     const int64_t at = g.begin(r);
     const T *x = static_cast<const T *>(g.x) + at;
     T *y = static_cast<T *>(g.y) + at;
@@ -244,7 +258,8 @@ template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t e
         if (!beside) return;
         for (int64_t i = wide; i < 2 * wide; i += int64_t(64) / size) hwy::Prefetch(beside + (k * step + i) * size);
       };
-      if (width == wide) Columns<kWide>(vectors, ahead, kept, y, g.n, inner, size_t(lanes), below...);
+      if (width == kWide * lanes) Columns<kWide>(vectors, ahead, kept, y, g.n, inner, size_t(lanes), below...);
+      else if (width == 2 * lanes) Columns<2>(vectors, ahead, kept, y, g.n, inner, size_t(lanes), below...);
       else if (width == lanes) Columns<1>(vectors, ahead, kept, y, g.n, inner, size_t(lanes), below...);
       else Columns<1>(some, ahead, kept, y, g.n, inner, size_t(width), below...);
     };

@@ -100,7 +100,15 @@ class Context : public Arguments {
     const uint64_t all = call_->n_outputs < 64 ? (uint64_t(1) << call_->n_outputs) - 1 : ~uint64_t(0);
     return call_->struct_size >= offsetof(opgraft_call, unread) + sizeof all && (call_->unread & all) == all;
   }
-  int threads() const { return call_->host ? call_->host->threads(call_->host->context) : 1; }
+  // How many threads the call has: worker numbers are below that, whatever another thread sets meanwhile. The host is
+  // asked once.
+  int threads() const {
+    int known = threads_.load(std::memory_order_relaxed);
+    if (known) return known;
+    known = call_->host ? std::max(1, int(call_->host->threads(call_->host->context))) : 1;
+    threads_.store(known, std::memory_order_relaxed);
+    return known;
+  }
 
   // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of about `grain` at least. What a
   // body throws is thrown here when all are done, the first one only.
@@ -157,6 +165,7 @@ class Context : public Arguments {
   }
 
   const opgraft_call *call_;
+  mutable std::atomic<int> threads_{0};
 };
 
 // Calls f with a value of the element type that `dtype` names, one of Ts; else fails.

@@ -22,6 +22,7 @@
 #ifndef OPGRAFT_SIMD_ONCE_H_
 #define OPGRAFT_SIMD_ONCE_H_
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -124,16 +125,23 @@ namespace hn = hwy::HWY_NAMESPACE;
 
 // Loads Lanes(d) elements of a storage type as float32; the pointer may be misaligned.
 template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const float *p) { return hn::LoadU(d, p); }
+template <class D> HWY_INLINE hn::Vec<D> FromHalfBits(D d, hn::Vec<hn::Rebind<uint16_t, D>> bits, ::opgraft::bfloat16) {
+  const hn::RebindToUnsigned<D> d32;
+  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, bits)));
+}
 template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const ::opgraft::bfloat16 *p) {
   const hn::Rebind<uint16_t, D> d16;
-  const hn::RebindToUnsigned<D> d32;
-  auto half = hn::LoadU(d16, reinterpret_cast<const uint16_t *>(p));
-  return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(d32, half)));
+  return FromHalfBits(d, hn::LoadU(d16, reinterpret_cast<const uint16_t *>(p)), ::opgraft::bfloat16());
 }
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+template <class D> HWY_INLINE hn::Vec<D> FromHalfBits(D d, hn::Vec<hn::Rebind<uint16_t, D>> bits, ::opgraft::float16) {
+  return hn::PromoteTo(d, hn::BitCast(hn::Rebind<hwy::float16_t, D>(), bits));
+}
+#endif
 template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const ::opgraft::float16 *p) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const hn::Rebind<hwy::float16_t, D> d16;
-  return hn::PromoteTo(d, hn::LoadU(d16, reinterpret_cast<const hwy::float16_t *>(p)));
+  const hn::Rebind<uint16_t, D> d16;
+  return FromHalfBits(d, hn::LoadU(d16, reinterpret_cast<const uint16_t *>(p)), ::opgraft::float16());
 #else  // without F16C Highway 1.0.3 misreads inf and NaN
   HWY_ALIGN float lanes[hn::MaxLanes(d)];
   for (size_t i = 0; i < hn::Lanes(d); ++i) lanes[i] = float(p[i]);
@@ -143,7 +151,7 @@ template <class D> HWY_INLINE hn::Vec<D> LoadF32(D d, const ::opgraft::float16 *
 
 // Stores float32 lanes as a storage type, rounding to nearest even; a NaN stays a NaN.
 template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, float *p) { hn::StoreU(v, d, p); }
-template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::bfloat16 *p) {
+template <class D> HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> HalfBits(hn::Vec<D> v, D d, ::opgraft::bfloat16) {
   const hn::RebindToUnsigned<D> du;
   const hn::Rebind<uint16_t, D> d16;
   auto u = hn::BitCast(du, v);
@@ -151,12 +159,21 @@ template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::bfloat
   auto rounded = hn::Add(u, hn::Add(odd, hn::Set(du, 0x7fffu)));
   auto nan = hn::Or(u, hn::Set(du, 0x400000u));
   auto bits = hn::IfThenElse(hn::RebindMask(du, hn::IsNaN(v)), nan, rounded);
-  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(bits)), d16, reinterpret_cast<uint16_t *>(p));
+  return hn::TruncateTo(d16, hn::ShiftRight<16>(bits));
 }
+template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::bfloat16 *p) {
+  const hn::Rebind<uint16_t, D> d16;
+  hn::StoreU(HalfBits(v, d, ::opgraft::bfloat16()), d16, reinterpret_cast<uint16_t *>(p));
+}
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+template <class D> HWY_INLINE hn::Vec<hn::Rebind<uint16_t, D>> HalfBits(hn::Vec<D> v, D, ::opgraft::float16) {
+  return hn::BitCast(hn::Rebind<uint16_t, D>(), hn::DemoteTo(hn::Rebind<hwy::float16_t, D>(), v));
+}
+#endif
 template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::float16 *p) {
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
-  const hn::Rebind<hwy::float16_t, D> d16;
-  hn::StoreU(hn::DemoteTo(d16, v), d16, reinterpret_cast<hwy::float16_t *>(p));
+  const hn::Rebind<uint16_t, D> d16;
+  hn::StoreU(HalfBits(v, d, ::opgraft::float16()), d16, reinterpret_cast<uint16_t *>(p));
 #else  // without F16C Highway 1.0.3 truncates
   HWY_ALIGN float lanes[hn::MaxLanes(d)];
   hn::Store(v, d, lanes);
@@ -164,7 +181,57 @@ template <class D> HWY_INLINE void StoreF32(hn::Vec<D> v, D d, ::opgraft::float1
 #endif
 }
 
-// The first n (< Lanes) elements; the rest of the vector is zero, nothing else is touched.
+// The first n (<= Lanes) elements; the rest of the vector is zero, nothing else is touched.
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // their masked loads and stores touch nothing else
+template <class D> HWY_INLINE hn::Vec<D> LoadF32N(D d, const float *p, size_t n) {
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+}
+template <class D> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, float *p, size_t n) {
+  hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+}
+#if HWY_TARGET == HWY_AVX3
+template <class D> HWY_INLINE hn::Vec<D> LoadBitsN(D d, const uint16_t *p, size_t n) {
+  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
+}
+template <class D> HWY_INLINE void StoreBitsN(hn::Vec<D> v, D d, uint16_t *p, size_t n) {
+  hn::BlendedStore(v, hn::FirstN(d, n), d, p);
+}
+#else  // AVX2 has none of 16 bits: in pieces of 8, 4 and 2 bytes
+HWY_INLINE uint64_t UpTo4(const uint16_t *p, size_t n) {
+  uint64_t all = 0;
+  if (n == 4) memcpy(&all, p, 8);
+  else if (n) all = uint64_t(p[0]) | uint64_t(p[n / 2]) << 16 * (n / 2) | uint64_t(p[n - 1]) << 16 * (n - 1);
+  return all;
+}
+template <class D> HWY_INLINE hn::Vec<D> LoadBitsN(D, const uint16_t *p, size_t n) {
+  const uint64_t low = UpTo4(p, std::min<size_t>(n, 4)), high = n > 4 ? UpTo4(p + 4, n - 4) : 0;
+  return hn::Vec<D>{_mm_set_epi64x(int64_t(high), int64_t(low))};
+}
+template <class D> HWY_INLINE void StoreBitsN(hn::Vec<D> v, D, uint16_t *p, size_t n) {
+  uint64_t rest = uint64_t(_mm_cvtsi128_si64(v.raw));
+  if (n == 8) return hn::StoreU(v, D(), p);
+  if (n >= 4) {
+    memcpy(p, &rest, 8);
+    rest = uint64_t(_mm_extract_epi64(v.raw, 1));
+    p += 4, n -= 4;
+  }
+  if (n >= 2) {
+    memcpy(p, &rest, 4);
+    rest >>= 32;
+    p += 2;
+  }
+  if (n % 2) memcpy(p, &rest, 2);
+}
+#endif
+template <class D, class T> HWY_INLINE hn::Vec<D> LoadF32N(D d, const T *p, size_t n) {
+  const hn::Rebind<uint16_t, D> d16;
+  return FromHalfBits(d, LoadBitsN(d16, reinterpret_cast<const uint16_t *>(p), n), T());
+}
+template <class D, class T> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, T *p, size_t n) {
+  const hn::Rebind<uint16_t, D> d16;
+  StoreBitsN(HalfBits(v, d, T()), d16, reinterpret_cast<uint16_t *>(p), n);
+}
+#else
 template <class D, class T> HWY_INLINE hn::Vec<D> LoadF32N(D d, const T *p, size_t n) {
   HWY_ALIGN T buffer[hn::MaxLanes(d)] = {};
   for (size_t i = 0; i < n; ++i) buffer[i] = p[i];
@@ -174,14 +241,6 @@ template <class D, class T> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, T *p, s
   HWY_ALIGN T buffer[hn::MaxLanes(d)];
   StoreF32(v, d, buffer);
   for (size_t i = 0; i < n; ++i) p[i] = buffer[i];
-}
-
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // their masked loads and stores touch nothing else
-template <class D> HWY_INLINE hn::Vec<D> LoadF32N(D d, const float *p, size_t n) {
-  return hn::MaskedLoad(hn::FirstN(d, n), d, p);
-}
-template <class D> HWY_INLINE void StoreF32N(hn::Vec<D> v, D d, float *p, size_t n) {
-  hn::BlendedStore(v, hn::FirstN(d, n), d, p);
 }
 #endif
 

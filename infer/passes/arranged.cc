@@ -1,8 +1,10 @@
 // Conditions on what nodes that move values make of them: asked of the operators themselves, with numbered elements.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "infer/passes/pattern.h"
 #include "infer/session.h"
@@ -13,6 +15,7 @@ namespace {
 constexpr int64_t kMostElements = int64_t(1) << 25;  // that are numbered
 constexpr int kMostMoves = 16;                       // one after another
 constexpr size_t kMostMet = 256;                     // values that what is looked for is among
+constexpr int64_t kFew = 1 << 14;                    // elements: of more some stand for all, where they can
 
 bool moves(const Node &n) { return n.impl->manifest.moves_values && !n.inputs.empty(); }
 // An input that says where the elements go; the first one holds them.
@@ -21,21 +24,29 @@ bool says_where(const Graph &g, const Node &n, size_t input) {
   return input > 0 && (x.kind == Value::kConstant || x.known);
 }
 
+// Sizes of dimensions, the smallest last, and a smaller one that stands for each: only so many elements are numbered.
+using Fewer = std::vector<std::pair<int64_t, int64_t>>;
+
 class Arranged {
  public:
-  explicit Arranged(const Graph &g) : g_(g) {
+  explicit Arranged(const Graph &g, Fewer fewer = {}) : g_(g), fewer_(std::move(fewer)) {
     // Sizes that differ, and of which an order can be told.
     for (size_t i = 0; i < g.symbols.free_count(); ++i) sizes_.push_back(2 + int64_t(i % 3));
   }
 
-  int64_t number(int64_t dim) const { return is_symbol(dim) ? g_.symbols.evaluate(dim, sizes_) : dim; }
+  int64_t number(int64_t dim) const {
+    for (auto [size, instead] : fewer_)
+      if (dim == size) return instead;
+    return known(dim);
+  }
+  // -1: not known.
+  int64_t elements(const Shape &dims) const { return element_count(numbers(dims)); }
 
   // Elements of `from`, numbered, as they arrive at `v`; an empty tensor where that cannot be told.
   Tensor follow(ValueId v, ValueId from, int depth = 0) {
     const Value &x = g_.value(v);
     if (v == from) {
-      Shape dims;
-      for (int64_t d : x.type.dims) dims.push_back(number(d));
+      const Shape dims = numbers(x.type.dims);
       const int64_t n =
           std::count_if(dims.begin(), dims.end(), [](auto d) { return d < 0; }) ? -1 : element_count(dims);
       if (!x.type.ranked || n < 0 || n > kMostElements) return {};
@@ -49,23 +60,60 @@ class Arranged {
     if (!moves(n)) return {};
     std::vector<Tensor> in;
     for (size_t i = 0; i < n.inputs.size(); ++i) {
-      const Value &input = g_.value(n.inputs[i]);
-      if (i > 0 && input.kind == Value::kConstant) {
-        in.push_back(input.constant);
-      } else if (i > 0 && input.known) {
-        Tensor t(OPGRAFT_INT64, input.type.dims);
-        for (size_t k = 0; k < input.known->size(); ++k) t.data<int64_t>()[k] = number((*input.known)[k]);
-        in.push_back(t);
+      if (says_where(g_, n, i)) {
+        in.push_back(where(n, i));
       } else {
         in.push_back(follow(n.inputs[i], from, depth + 1));
         if (!in.back()) return {};
       }
     }
-    return met_[v] = run_op(n.impl, in, n.attrs)[size_t(x.index)];
+    const Tensor got = run_op(n.impl, in, n.attrs)[size_t(x.index)];
+    if (!fewer_.empty() && !stands_for_all(n, x.type, got))
+      throw Error(OPGRAFT_UNSUPPORTED, n.name + ": cuts a dimension, or mixes it with another");
+    return met_[v] = got;
   }
 
  private:
+  int64_t known(int64_t dim) const { return is_symbol(dim) ? g_.symbols.evaluate(dim, sizes_) : dim; }
+  Shape numbers(const Shape &dims) const {
+    Shape out;
+    for (int64_t d : dims) out.push_back(number(d));
+    return out;
+  }
+
+  // What an input says of where the elements go; of shapes and the like, with the sizes that are numbered.
+  Tensor where(const Node &n, size_t input) const {
+    const Value &x = g_.value(n.inputs[input]);
+    auto &declared = n.impl->manifest.inputs;
+    const bool sizes = !declared.empty() && declared[std::min(input, declared.size() - 1)].value;
+    if (x.kind == Value::kConstant && (fewer_.empty() || !sizes || !x.known)) return x.constant;
+    Tensor t(OPGRAFT_INT64, x.type.dims);
+    for (size_t k = 0; k < x.known->size(); ++k)
+      t.data<int64_t>()[k] = sizes ? number((*x.known)[k]) : known((*x.known)[k]);
+    return t;
+  }
+
+  // Whether a node does with fewer elements along some dimensions what it does with all: each of them is there before
+  // and after, in a dimension of its own, and a view has as many elements behind it. No other dimension is as long: so
+  // large a number in an input is a size then, and no place.
+  bool stands_for_all(const Node &n, const TensorType &type, const Tensor &got) const {
+    if (!type.ranked || got.dims() != numbers(type.dims)) return false;
+    for (int64_t d : type.dims)
+      if (number(d) == known(d) && known(d) >= fewer_.back().first) return false;
+    auto &view = n.impl->manifest.view;
+    return view.empty() || places(g_.value(n.inputs[size_t(view[0].second)]).type.dims) == places(type.dims);
+  }
+  // The sizes that others stand for, and the elements behind each, from the last dimension on.
+  Fewer places(const Shape &dims) const {
+    Fewer found;
+    int64_t behind = 1;
+    for (auto d = dims.rbegin(); d != dims.rend(); behind *= number(*d++))
+      if (number(*d) != known(*d)) found.push_back({*d, behind});
+    return found;
+  }
+
   const Graph &g_;
+  const Fewer fewer_;
   std::vector<int64_t> sizes_;
   std::map<ValueId, Tensor> met_;  // what several take is followed once
 };
@@ -102,12 +150,11 @@ std::optional<Lengths> lengths(const TensorType &a, const TensorType &x, const P
   return Lengths{axis, whole, part};
 }
 
-bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
+bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s, const Lengths &fit,
+              const Fewer &fewer) {
   const TensorType &x = g.value(from).type;
-  const auto fit = lengths(g.value(of).type, x, s);
-  if (!fit) return false;
-  const auto [axis, whole, part] = *fit;
-  Arranged numbers(g);
+  const auto [axis, whole, part] = fit;
+  Arranged numbers(g, fewer);
   const Tensor got = numbers.follow(of, from);
   if (!got) return false;
   using Kind = Pattern::Setting;
@@ -128,9 +175,36 @@ bool arranged(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &
   return true;
 }
 
+// The same, told from fewer elements along x's longest other dimensions, of two numbers; nothing where these do not
+// stand for all.
+std::optional<bool> arranged_in_few(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s,
+                                    const Lengths &fit) {
+  const Shape &dims = g.value(from).type.dims;
+  std::set<int64_t, std::greater<>> long_ones;
+  for (size_t k = 0; k < dims.size(); ++k)
+    if (k != fit.axis && dims[k] > std::max({fit.whole, fit.part, int64_t(32)})) long_ones.insert(dims[k]);
+  const std::vector<int64_t> sizes(long_ones.begin(), long_ones.end());
+  static constexpr int64_t kInstead[2][2] = {{7, 13}, {11, 17}};
+  for (size_t count = std::min<size_t>(sizes.size(), 2); count > 0; --count) try {
+      bool holds = true;
+      for (auto &instead : kInstead) {
+        Fewer fewer;
+        for (size_t i = 0; i < count; ++i) fewer.push_back({sizes[i], instead[i]});
+        holds = holds && arranged(g, of, from, s, fit, fewer);
+      }
+      return holds;
+    } catch (const std::exception &) {
+    }  // with the longest alone
+  return std::nullopt;
+}
+
 bool holds(const Graph &g, ValueId of, ValueId from, const Pattern::Setting &s) {
+  const auto fit = lengths(g.value(of).type, g.value(from).type, s);
+  if (!fit) return false;
   try {
-    return arranged(g, of, from, s);
+    if (Arranged(g).elements(g.value(of).type.dims) > kFew)
+      if (const auto told = arranged_in_few(g, of, from, s, *fit)) return *told;
+    return arranged(g, of, from, s, *fit, {});
   } catch (const std::exception &) {
     return false;  // an operator that refuses the sizes that stand for open ones says nothing
   }

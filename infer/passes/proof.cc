@@ -89,20 +89,33 @@ std::vector<Tensor> run_set(Session &s, const std::vector<Tensor> &set, bool giv
   }
 }
 
-// The model with the elements of its float32 Parameters one up or one down, which follows from where they stand.
+// An element one number up or down, unless it is 0 or none can follow.
+float moved(float x, bool up) { return std::isfinite(x) && x != 0 ? std::nextafter(x, up ? 1e30f : -1e30f) : x; }
+template <class T> T moved_half(T x, bool up) {
+  const float at = float(x);
+  T next = x;
+  next.bits = uint16_t(x.bits + (up ? 1 : -1));
+  return at != 0 && std::isfinite(at) && std::isfinite(float(next)) ? next : x;
+}
+float16 moved(float16 x, bool up) { return moved_half(x, up); }
+bfloat16 moved(bfloat16 x, bool up) { return moved_half(x, up); }
+
+// The model with the elements of its floating Parameters one up or one down, which follows from where they stand.
 std::shared_ptr<Graph> nudged(const Graph &g) {
   auto out = g.clone();
   for (size_t v = 0; v < out->value_count(); ++v) {
     Value &x = out->value(ValueId(v));
-    if (x.kind != Value::kConstant || !x.parameter || x.state || x.type.dtype != OPGRAFT_FLOAT32) continue;
-    Tensor moved(x.constant.dtype(), x.constant.dims());
-    const float *from = x.constant.data<float>();
-    for (int64_t i = 0; i < moved.size(); ++i) {
-      const bool up = (uint64_t(i) * 0x9e3779b97f4a7c15u + v) >> 63;
-      moved.data<float>()[i] =
-          std::isfinite(from[i]) && from[i] != 0 ? std::nextafter(from[i], up ? 1e30f : -1e30f) : from[i];
-    }
-    x.constant = moved;
+    if (x.kind != Value::kConstant || !x.parameter || x.state) continue;
+    const auto nudge = [&](auto zero) {
+      using T = decltype(zero);
+      Tensor to(x.constant.dtype(), x.constant.dims());
+      for (int64_t i = 0; i < to.size(); ++i)
+        to.data<T>()[i] = moved(x.constant.data<T>()[i], (uint64_t(i) * 0x9e3779b97f4a7c15u + v) >> 63);
+      x.constant = to;
+    };
+    if (x.type.dtype == OPGRAFT_FLOAT32) nudge(0.0f);
+    if (x.type.dtype == OPGRAFT_FLOAT16) nudge(float16());
+    if (x.type.dtype == OPGRAFT_BFLOAT16) nudge(bfloat16());
   }
   return out;
 }

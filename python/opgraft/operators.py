@@ -94,8 +94,8 @@ Tensor.__getitem__ = _getitem
 Tensor.__iter__ = lambda self: (self[i] for i in range(len(self)))
 Tensor.T = property(ops.transpose)
 for _name in ("reshape", "transpose", "broadcast_to", "expand_dims", "squeeze", "split", "mean", "tile", "round",
-              "clamp", "clip", "unbind", "isnan", "logical_not", "logical_and", "logical_or", "matmul", "narrow",
-              "tril", "triu"):  # fmt: skip
+              "clamp", "clip", "unbind", "isnan", "std", "var", "log", "topk", "logical_not", "logical_and",
+              "logical_or", "matmul", "narrow", "tril", "triu"):  # fmt: skip
     setattr(Tensor, _name, getattr(ops, _name))
 Tensor.astype = ops.cast
 Tensor.sum = lambda self, axis=None, dtype=None, keepdims=False: ops.sum(self, axis, keepdims, dtype=dtype)

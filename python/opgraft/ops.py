@@ -7,6 +7,7 @@ import numpy as np
 
 from . import assign as _assign
 from . import decoding as _decoding
+from . import deviations as _deviations
 from . import dtype as dt
 from . import einsum as _einsum
 from . import norms as _norms
@@ -62,7 +63,7 @@ not_equal, less_equal = _binary("not_equal", "NotEqual"), _binary("less_equal", 
 greater_equal, logical_and = _binary("greater_equal", "GreaterEqual"), _binary("logical_and", "LogicalAnd")
 logical_or, logical_not = _binary("logical_or", "LogicalOr"), _unary("logical_not", "LogicalNot")
 isnan = _unary("isnan", "IsNan")
-sqrt, rsqrt, exp, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Erf", "Tanh"])
+sqrt, rsqrt, exp, log, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Log", "Erf", "Tanh"])
 abs, cos, sin = (_unary(f.lower(), f) for f in ["Abs", "Cos", "Sin"])  # noqa: A001
 reciprocal, erfc, fast_gelu = (
     _unary("reciprocal", "Reciprocal"),
@@ -132,6 +133,12 @@ def softmax(x, axis=-1, *, dtype=None):
     return primitive("Softmax", x, axis=[axis] if isinstance(attrs.get("axis"), list) else axis)
 
 
+@_export
+def log_softmax(logits, axis=-1):
+    """The logarithm of softmax along axis."""
+    return primitive("LogSoftmax", _tensor(logits, "log_softmax: logits"), axis=axis)
+
+
 layer_norm, rms_norm, add_rms_norm = _norms.layer_norm, _norms.rms_norm, _norms.add_rms_norm
 __all__ += ["add_rms_norm", "layer_norm", "rms_norm"]
 
@@ -162,7 +169,8 @@ def sum(x, dim=None, keepdim=False, *, dtype=None):  # noqa: A001
 
 
 reduce_mean = mean
-__all__ += ["reduce_mean"]
+std, var, std_mean, var_mean = _deviations.std, _deviations.var, _deviations.std_mean, _deviations.var_mean
+__all__ += ["reduce_mean", "std", "std_mean", "var", "var_mean"]
 
 
 def _shape(shape):
@@ -232,8 +240,8 @@ def _flatten_rest(x):
 
 
 split, unstack, unbind = _parts.split, _parts.unstack, _parts.unbind
-slice, narrow, triu, tril = _parts.cut, _parts.narrow, _parts.triu, _parts.tril  # noqa: A001
-__all__ += ["narrow", "slice", "split", "tril", "triu", "unbind", "unstack"]
+slice, narrow, triu, tril, topk = _parts.cut, _parts.narrow, _parts.triu, _parts.tril, _parts.topk  # noqa: A001
+__all__ += ["narrow", "slice", "split", "topk", "tril", "triu", "unbind", "unstack"]
 
 
 @_export
@@ -268,6 +276,7 @@ Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _wind
 AdaptiveAvgPool2D, adaptive_avg_pool2d = _windows.AdaptiveAvgPool2D, _windows.adaptive_avg_pool2d
 conv2d, batch_norm, flatten = _windows.conv2d, _windows.batch_norm, _windows.flatten
 avg_pool2d, AvgPool3D, MaxPool3DWithArgmax = _windows.avg_pool2d, _windows.AvgPool3D, _windows.MaxPool3DWithArgmax
+max_pool2d, MaxPoolWithArgmaxV2 = _windows.max_pool2d, _windows.MaxPoolWithArgmaxV2
 __all__ += [
     "AdaptiveAvgPool2D",
     "AvgPool",
@@ -276,11 +285,13 @@ __all__ += [
     "Conv2D",
     "MaxPool",
     "MaxPool3DWithArgmax",
+    "MaxPoolWithArgmaxV2",
     "adaptive_avg_pool2d",
     "avg_pool2d",
     "batch_norm",
     "conv2d",
     "flatten",
+    "max_pool2d",
 ]
 
 
@@ -337,6 +348,7 @@ for _name, _f, *_arguments in [
     ("GeLU", functools.partial(gelu, approximate="tanh")), ("MatMul", matmul, "transpose_a", "transpose_b"),
     ("BatchMatMul", bmm, "transpose_a", "transpose_b"), ("BiasAdd", bias_add, "data_format"),
     ("Softmax", softmax, "axis"), ("Reciprocal", reciprocal), ("RmsNorm", rms_norm, "epsilon"),
+    ("Log", log), ("LogSoftmax", log_softmax, "axis"), ("TopK", _parts.largest, "sorted"),
     ("LayerNorm", lambda x, gamma, beta, begin_norm_axis=1, begin_params_axis=1, epsilon=1e-7: _norms.norm(
         x, gamma, beta, begin_norm_axis, begin_params_axis, epsilon),
      "begin_norm_axis", "begin_params_axis", "epsilon"),

@@ -27,6 +27,8 @@ def split(x, split_size_or_sections, axis=0):
     x, sizes = _tensor(x, "split: x"), split_size_or_sections
     axis = _axis("split", x, axis)
     total = x.shape[axis]
+    if not isinstance(total, int) and isinstance(sizes, (tuple, list)):
+        return _outputs("SplitWithSize", x, split_size=list(sizes), dim=axis)
     if not isinstance(total, int):
         raise ValueError(f"split: dimension {axis} of x must not be open; ops.Split(axis, n) makes n equal parts of it")
     if isinstance(sizes, int):
@@ -87,6 +89,25 @@ def narrow(input, axis, start, length):
     begin, size = [0] * rank, [-1] * rank
     begin[axis], size[axis] = start, length
     return cut(x, begin, size)
+
+
+def largest(input_x, k, sorted=True):  # noqa: A002
+    """The k largest elements along the last dimension, the largest first, and their places, int32."""
+    return primitive("TopK", _tensor(input_x, "topk: input_x"), k=k, sorted=sorted)
+
+
+def topk(input, k, dim=None, largest=True, sorted=True):  # noqa: A002
+    """The k largest elements along dim (None: the last), or the smallest, in order, and their places, int32."""
+    x = _tensor(input, "topk: input")
+    axis, last = _axis("topk", x, -1 if dim is None else dim), len(x.shape) - 1
+    turn = [last if i == axis else axis if i == last else i for i in range(last + 1)]
+
+    def turned(t):
+        return t if axis == last else primitive("Transpose", t, perm=turn)
+
+    x = turned(x if largest else primitive("Neg", x))
+    values, places = primitive("TopK", x, k=k, sorted=sorted)
+    return turned(values if largest else primitive("Neg", values)), turned(places)
 
 
 def triu(input, diagonal=0):

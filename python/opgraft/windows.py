@@ -1,5 +1,6 @@
 """Primitives over the height and width of tensors: convolution, normalisation by channel, pools, Flatten."""
 
+from .dtype import int32, int64, to_dtype
 from .primitive import primitive
 from .primitive import tensor as _tensor
 
@@ -185,6 +186,29 @@ class MaxPool3DWithArgmax(_Primitive):
         return self._run(x=x)
 
 
+class MaxPoolWithArgmaxV2(_Primitive):
+    """The largest element of each window of x (N, C, H, W) and its place in its H W: a pool of a depth of one."""
+
+    def __init__(self, kernel_size, strides=None, pads=0, dilation=(1, 1), ceil_mode=False, argmax_type=int64):
+        name = type(self).__name__
+        if to_dtype(argmax_type, f"{name}: argmax_type") not in (int32, int64):
+            raise ValueError(f"{name}: argmax_type must be int32 or int64, got {argmax_type}")
+        self.argmax_type = to_dtype(argmax_type, name)
+        strides = kernel_size if strides is None else strides
+        self.attrs = {
+            "ksize": (1, *pair(name, "kernel_size", kernel_size)),
+            "strides": (1, *pair(name, "strides", strides)),
+            "pads": (0, *numbers(name, "pads", pads, 2, 0)),
+            "dilation": (1, *pair(name, "dilation", dilation)),
+            "ceil_mode": flag(name, "ceil_mode", ceil_mode),
+        }
+
+    def __call__(self, x):
+        x = primitive("ExpandDims", _tensor(x, f"{type(self).__name__}: x"), axis=2)
+        y, places = (primitive("Squeeze", t, axis=[2]) for t in primitive("MaxPool3DWithArgmax", x, **self.attrs))
+        return y, places if self.argmax_type == int64 else primitive("Cast", places, dtype="int32")
+
+
 class AvgPool3D(_Primitive):
     """The mean of each window of x (N, C, D, H, W); pad: front, back, top, bottom, left, right."""
 
@@ -235,6 +259,12 @@ def avg_pool2d(input_x, kernel_size=1, stride=1, padding=0, ceil_mode=False, cou
     pool = AvgPool3D((1, *kernel), (1, *step), "pad", (0, 0, *pads), ceil_mode, count_include_pad, divisor_override)
     x = primitive("ExpandDims", _tensor(input_x, "avg_pool2d: input_x"), axis=2)
     return primitive("Squeeze", pool(x), axis=[2])
+
+
+def max_pool2d(x, kernel_size, stride=None, padding=0, dilation=1, return_indices=False, ceil_mode=False):
+    """The largest element of each window of x (N, C, H, W), with return_indices its place in its H W as well."""
+    y, places = MaxPoolWithArgmaxV2(kernel_size, stride, padding, dilation, ceil_mode)(x)
+    return (y, places) if flag("max_pool2d", "return_indices", return_indices) else y
 
 
 def adaptive_avg_pool2d(input, output_size):  # noqa: A002

@@ -62,6 +62,7 @@ Tensor to_tensor(py::handle h) {
   if (PyArray_NDIM(a) > OPGRAFT_MAX_RANK)
     throw py::value_error("a tensor has at most 8 dimensions, got " + std::to_string(PyArray_NDIM(a)));
   PyObject *kept = reinterpret_cast<PyObject *>(a);
+  const bool fixed = !ready(a) || !PyArray_ISWRITEABLE(a);
   if (ready(a)) {
     Py_INCREF(kept);
   } else {
@@ -74,7 +75,8 @@ Tensor to_tensor(py::handle h) {
     py::gil_scoped_acquire gil;
     Py_DECREF(static_cast<PyObject *>(p));
   });
-  return Tensor(dtype, Shape(PyArray_DIMS(a), PyArray_DIMS(a) + PyArray_NDIM(a)), PyArray_DATA(a), std::move(owner));
+  Tensor t(dtype, Shape(PyArray_DIMS(a), PyArray_DIMS(a) + PyArray_NDIM(a)), PyArray_DATA(a), std::move(owner));
+  return fixed ? t.fixed() : t;
 }
 std::vector<Tensor> to_tensors(const py::iterable &arrays) {
   std::vector<Tensor> out;

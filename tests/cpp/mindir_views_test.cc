@@ -29,6 +29,14 @@ struct MindirViews : MindirMindSpore {
     return out;
   }
   using Ops = std::vector<std::string>;
+  void expect_open_error(int64_t rows, const std::string &message) {
+    try {
+      run({floats({rows, 2})});
+      ADD_FAILURE() << "ran";
+    } catch (const std::exception &e) {
+      EXPECT_NE(std::string(e.what()).find(message), std::string::npos) << e.what();
+    }
+  }
 };
 
 TEST_F(MindirViews, Transpose) {
@@ -61,10 +69,29 @@ TEST_F(MindirViews, OtherPartsAreSlices) {
 
 TEST_F(MindirViews, SizesOfAnOpenDimension) {
   view("SplitWithSizeView", {-1, 2}, {"sizes", "n0"});
-  EXPECT_EQ(ops(), (Ops{"Slice", "Slice"}));
+  EXPECT_EQ(ops(), Ops{"SplitWithSize"});
   auto y = run({floats({4, 2})});
   ASSERT_EQ(y.size(), 2u);
   EXPECT_EQ(y[1].dims(), (Shape{3, 2}));
+  expect_open_error(5, "SplitWithSize: split_size must add up to 5, dimension 0 of x, got (1, 3)");
+}
+
+TEST_F(MindirViews, MoreSizesOfAnOpenDimensionThanANodeGives) {
+  f.input("x", {-1, 2});
+  std::string many;
+  pbf_writer w(many);
+  w.add_string(1, "value");
+  for (int64_t i = 0; i < 70; ++i) w.add_message(17, attr("", kAttrInt64, 2));
+  w.add_int32(16, kAttrTuple);
+  f.constant("sizes", many);
+  f.constant("n0", attr("value", kAttrInt64, 0));
+  f.node("y", "SplitWithSizeView", {"x", "sizes", "n0"});
+  f.output("y");
+  const Tensor x = floats({140, 2});
+  auto y = run({x});
+  ASSERT_EQ(y.size(), 70u);
+  EXPECT_EQ(y[69].data<float>()[3], x.data<float>()[279]);
+  expect_open_error(141, "SplitWithSize: split_size must add up to 141, dimension 0 of x, got (140,)");
 }
 
 TEST_F(MindirViews, Narrow) {

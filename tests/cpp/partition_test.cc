@@ -149,6 +149,20 @@ TEST(Partition, ColumnsAreCutNoFinerThanTheWorkersNeed) {
   EXPECT_EQ(columns_at_once(1, 1.0, 1, 64, 16, 4), 1);
 }
 
+// What another thread sets meanwhile must not give a call more workers than it has made room for.
+TEST(PartitionThreads, ACallAsksOnceHowManyThereAre) {
+  int asked = 0;
+  opgraft_host host{};
+  host.struct_size = sizeof host;
+  host.context = &asked;
+  host.threads = [](void *times) { return ++*static_cast<int *>(times) == 1 ? 2 : 64; };
+  opgraft_call call{};
+  call.host = &host;
+  const Context c("Test", call);
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(c.threads(), 2);
+  EXPECT_EQ(asked, 1);
+}
+
 TEST(PartitionThreads, ChunksRunOnceOnThePool) {
   opgraft_call call{};
   call.host = opgraft_shared_host();

@@ -210,15 +210,25 @@ TEST_P(Simd, WidensEveryBFloat16) { widens(kBrain, GetParam().widen_bf16); }
 
 TEST_P(Simd, PartOfAVectorTouchesNothingElse) {
   for (size_t n = 0; n < 20; ++n) {
-    std::vector<float> x(n, 1.5f);  // exactly n: a sanitizer sees a read beyond
+    std::vector<float> x(n), back(n + 17, -7.0f);  // exactly n: a sanitizer sees a read beyond
+    for (size_t i = 0; i < n; ++i) x[i] = float(i) + 1.5f;
     std::vector<bfloat16> b(n + 17, bfloat16(-7.0f));
     std::vector<float16> h(n + 17, float16(-7.0f));
     GetParam().narrow_bf16(x.data(), b.data(), n);
     GetParam().narrow_f16(x.data(), h.data(), n);
     for (size_t i = 0; i < n + 17; ++i) {
-      ASSERT_EQ(float(b[i]), i < n ? 1.5f : -7.0f) << n;
-      ASSERT_EQ(float(h[i]), i < n ? 1.5f : -7.0f) << n;
+      ASSERT_EQ(float(b[i]), i < n ? float(i) + 1.5f : -7.0f) << n;
+      ASSERT_EQ(float(h[i]), i < n ? float(i) + 1.5f : -7.0f) << n;
     }
+    b.resize(n), b.shrink_to_fit();
+    h.resize(n), h.shrink_to_fit();
+    const auto returns = [&](auto widen, const auto &from) {
+      std::fill(back.begin(), back.end(), -7.0f);
+      widen(from.data(), back.data(), n);
+      for (size_t i = 0; i < n + 17; ++i) ASSERT_EQ(back[i], i < n ? x[i] : -7.0f) << n;
+    };
+    returns(GetParam().widen_bf16, b);
+    returns(GetParam().widen_f16, h);
   }
 }
 

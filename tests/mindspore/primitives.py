@@ -159,6 +159,7 @@ EVERYDAY = [
     ("mint.split(x, 7, -1)[0] + y", "SplitTensorView", two),
     ("mint.split(x, [1, 3], 1)[1]", "SplitWithSizeView", one),
     ("mint.split(x, (2, 2), -1)[1]", "SplitWithSizeView", one),
+    ("SplitWithSize()(x, (1, 3), 1)[1]", "SplitWithSize", one),
     ("mint.flatten(x, 1)", "FlattenExt", cube),
     ("mint.flatten(x)", "FlattenExt", cube),
     ("mint.flatten(x, 0, 1)", "FlattenExt", cube),
@@ -218,6 +219,21 @@ EVERYDAY = [
     ("ops.amin(x, -1)", "ReduceMin", one),
     ("mint.amin(x, (0, 1), True)", "ReduceMin", cube),
     ("x.min()", "Min", one),
+    ("ops.log(x)", "Log", lambda n: [positive(n, 4)]),
+    ("mint.log(x)", "Log", lambda n: [positive(n, 4).astype(np.float16)]),
+    ("ops.log_softmax(x)", "LogSoftmax", one),
+    ("ops.log_softmax(x, 0)", "LogSoftmax", cube),
+    ("mint.nn.functional.log_softmax(x, -1)", "LogSoftmaxExt", one),
+    ("mint.nn.functional.log_softmax(x)", "LogSoftmaxExt", one),
+    ("mint.nn.functional.log_softmax(x)", "LogSoftmaxExt", cube),
+    ("mint.nn.functional.log_softmax(x, 1, dtype=ms.float32)", "LogSoftmaxExt", half),
+    ("ops.topk(x, 2)[0]", "TopK", one),
+    ("ops.topk(x, 3)[1]", "TopK", cube),
+    ("ops.topk(x, 2, 0, False)[0]", "TopK", half),
+    ("ops.TopK(sorted=True)(x, 1)[1]", "TopK", lambda n: [whole(n, 4)]),
+    ("ops.max_pool2d(x, 3, 2, 1)", "MaxPoolWithArgmaxV2", lambda n: [normal(n, 2, 7, 5)]),
+    ("ops.max_pool2d(x, (2, 3), 1, 1, return_indices=True)[1]", "MaxPoolWithArgmaxV2", lambda n: [normal(n, 2, 7, 5)]),
+    ("ops.MaxPoolWithArgmaxV2(2, argmax_type=ms.int32)(x)[1]", "MaxPoolWithArgmaxV2", lambda n: [normal(n, 2, 7, 5)]),
     ("ops.std(x, -1)", "ReduceStd", one),
     ("ops.var(x, (0, 1), 1, True)", "ReduceStd", cube),
     ("ops.adaptive_avg_pool2d(x, 1)", "AdaptiveAvgPool2D", lambda n: [normal(n, 2, 7, 5)]),
@@ -227,9 +243,7 @@ EVERYDAY = [
 
 # Refused: the primitive, and the message where it is known.
 REFUSED = [
-    ("ops.log(x)", "Log", lambda n: [positive(n, 4)]),
     ("ops.einsum('ij,kj->ik', x, y)", "Einsum", two),
-    ("mint.nn.functional.log_softmax(x, -1)", "LogSoftmaxExt", one),
     ("x.astype(ms.float16) * y", "Mul", two),  # in MindSpore the kernel promotes
     ("x & y", "BitwiseAnd", lambda n: [whole(n, 4), whole(n, 4)]),
     ("mint.add(x, y, alpha=2)", "AddExt", two),
@@ -240,6 +254,7 @@ REFUSED = [
 def cells(folder, rows):
     """A Cell class of each row; MindSpore reads their source."""
     text = ["import mindspore as ms", "from mindspore import Parameter, Tensor, mint, nn, ops"]
+    text += ["from mindspore.ops.auto_generate import SplitWithSize"]
     for i, (expression, _, inputs) in enumerate(rows):
         text += [
             f"class Net{i}(nn.Cell):",

@@ -120,7 +120,8 @@ def test_the_layer_of_mindspore(tmp_path):
     graph = opgraft.load(tmp_path / "net.mindir")
     rewrite.substitute(graph, prove=[x])
     (node,) = [n for n in graph.nodes if n["op"] == "ScaledDotProductAttention"]
-    assert not {"Div", "Softmax", "MatMulExt"} & {n["op"] for n in graph.nodes}, str(graph)
+    assert not {"Div", "Softmax", "MatMulExt", "Transpose"} & {n["op"] for n in graph.nodes}, str(graph)
+    assert node["attrs"]["layout"] == "SBHD" and node["attrs"]["heads"] == H
     np.testing.assert_allclose(node["attrs"]["scale"], D**-0.5, rtol=2.0**-22)
     close(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, x)).asnumpy(), want)
 

@@ -5,8 +5,8 @@ import numpy as np
 import opgraft
 import pytest
 from helpers import close
-from mindspore import Tensor, nn, ops
-from opgraft import rewrite
+from mindspore import Parameter, Tensor, mint, nn, ops
+from opgraft import _core, rewrite
 from opgraft.mindspore import custom, graft
 
 MATRIX = np.array([[0.393, 0.769, 0.189], [0.349, 0.686, 0.168], [0.272, 0.534, 0.131]], np.float32)
@@ -125,6 +125,78 @@ def test_of_an_exported_model(make, tmp_path):
     rewrite.substitute(graph, prove=(x,))
     assert [n["op"] for n in graph.nodes] == ["Sepia"], str(graph)
     close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), want)
+
+
+class Einsum(nn.Cell):
+    """mint.einsum's; `turned`: the matrix as the equation takes it."""
+
+    def __init__(self, equation):
+        super().__init__()
+        self.equation, self.first = equation, equation.index(",") == 2
+        self.matrix = Tensor(MATRIX.T.copy() if "co" in equation.replace("->", ",").split(",")[:2] else MATRIX)
+
+    def construct(self, x):
+        operands = (self.matrix, x) if self.first else (x, self.matrix)
+        return ops.minimum(mint.einsum(self.equation, *operands), 1.0)
+
+
+class Pixels(nn.Cell):
+    """The colours last, and the product by a Parameter, a layer, or a constant."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.how, self.matrix = how, Parameter(Tensor(MATRIX), name="matrix")
+        self.turned = Tensor(MATRIX.T.copy())
+        self.layer = nn.Dense(3, 3, has_bias=False, weight_init=Tensor(MATRIX))
+
+    def construct(self, x):
+        if self.how == "a Parameter":
+            y = x @ self.matrix.T
+        elif self.how == "a layer":
+            y = self.layer(x)
+        elif self.how == "mint's linear":
+            y = mint.nn.functional.linear(x, self.matrix)
+        else:
+            y = ops.matmul(x, self.turned)
+        return ops.clamp(y, 0.0, 1.0) if self.how == "clamped" else ops.minimum(ops.maximum(y, 0.0), 1.0)
+
+
+IMAGES = ("nchw", "chw", "nhwc", "hwc")
+EQUATIONS = [f"{','.join(pair)}->{x.replace('c', 'o')}"
+             for x in IMAGES for m in ("oc", "co") for pair in ((m, x), (x, m))]  # fmt: skip
+
+
+@pytest.mark.parametrize("net,layout", [
+    *((lambda e=e: Einsum(e), e.split("->")[1].replace("o", "c")) for e in EQUATIONS),
+    *((lambda how=how: Pixels(how), "nhwc")
+      for how in ("a Parameter", "a layer", "mint's linear", "a constant", "clamped")),
+], ids=[*EQUATIONS, "a Parameter", "a layer", "mint's linear", "a constant", "clamped"])  # fmt: skip
+def test_of_colours_in_any_place(net, layout, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    x = images()
+    x = x if layout == "nchw" else x[0] if layout == "chw" else np.ascontiguousarray(np.moveaxis(x, 1, -1))
+    x = x[0] if layout == "hwc" else x
+    net = net()
+    want = net(Tensor(x)).asnumpy()
+    ms.export(net, Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph, prove=(x,))
+    assert [n["op"] for n in graph.nodes] == ["Sepia"], str(graph)
+    assert graph.nodes[0]["attrs"]["format"] == ("NHWC" if layout.endswith("c") else "NCHW")
+    close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), want)
+    _core.write_mindir(graph, str(tmp_path / "grafted.mindir"))
+    close(nn.GraphCell(ms.load(str(tmp_path / "grafted.mindir")))(Tensor(x)).asnumpy(), want)
+
+
+@pytest.mark.parametrize("equation", ["oc,nchw->nowh", "or,ncrw->ncow", "oc,nchw->onhw"])
+def test_another_equation_is_left_alone(equation, tmp_path):
+    ms.set_context(mode=ms.GRAPH_MODE)
+    net, x = Einsum(equation), images()[..., :3, :3].copy()
+    ms.export(net, Tensor(x), file_name=str(tmp_path / "net"), file_format="MINDIR")
+    graph = opgraft.load(tmp_path / "net.mindir")
+    rewrite.substitute(graph)
+    assert "Sepia" not in [n["op"] for n in graph.nodes], str(graph)
+    close(opgraft.nn.GraphCell(graph)(opgraft.Tensor(x)).asnumpy(), net(Tensor(x)).asnumpy())
 
 
 @pytest.mark.parametrize("make", [BlueFirst, OneOtherwise])

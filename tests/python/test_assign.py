@@ -143,3 +143,57 @@ def test_a_variable_must_be_a_parameter_or_an_input():
     with pytest.raises(ValueError, match="Assign: variable is updated in place and must be a Parameter or an input of "
                        "the model, got a computed value"):  # fmt: skip
         Computed()(Tensor(XS[0]))
+
+
+def read_only(tmp_path, kind):
+    """An array of 4 ones that may not be updated in place, or whose memory a tensor does not share."""
+    if kind == "memory map":
+        np.save(tmp_path / "ones.npy", np.ones(4, np.float32))
+        return np.load(tmp_path / "ones.npy", mmap_mode="r")
+    x = {
+        "read-only": np.ones(4, np.float32),
+        "strided": np.ones(8, np.float32)[::2],
+        "misaligned": np.frombuffer(bytearray(b"\0" + np.ones(4, np.float32).tobytes()), np.uint8)[1:].view(np.float32),
+        "other byte order": np.ones(4, ">f4"),
+    }[kind]
+    x.flags.writeable = kind != "read-only"
+    return x
+
+
+FIXED = "is updated in place and must be writable, contiguous, aligned and of native byte order"
+
+
+@pytest.mark.parametrize("kind", ["memory map", "read-only", "strided", "misaligned", "other byte order"])
+def test_what_cannot_be_updated_is_refused(tmp_path, kind):
+    """Of a copy the update would be lost without a word, in memory that is only mapped to be read the process ends."""
+    x = read_only(tmp_path, kind)
+    g = _core.Graph("m")
+    state, one = g.add_input("state", 43, [4]), g.add_constant(np.ones(4, np.float32))
+    g.set_outputs([g.add_node("AssignAdd", [state, one], {})[1][0]], ["y"])
+    with pytest.raises(ValueError, match=f"input state {FIXED}"):
+        _core.Session(_core.Model(g)).run([x])
+    with pytest.raises(ValueError, match=f"AssignAdd: input 0 {FIXED}"):
+        _core.run_op(_core.resolve("AssignAdd"), [x, np.ones(4, np.float32)], {})
+    np.testing.assert_array_equal(x, 1)
+
+
+class Counts(nn.Cell):
+    def __init__(self, x):
+        super().__init__()
+        self.n = Parameter(Tensor(x), name="n")
+
+    def construct(self, x):
+        return ops.assign_add(self.n, x)
+
+
+@pytest.mark.parametrize("mode", [opgraft.PYNATIVE_MODE, opgraft.GRAPH_MODE])
+@pytest.mark.parametrize("kind", ["memory map", "read-only"])
+def test_a_parameter_of_read_only_memory_is_not_updated(tmp_path, kind, mode):
+    x, before = read_only(tmp_path, kind), opgraft.get_context("mode")
+    opgraft.set_context(mode=mode)
+    try:
+        with pytest.raises(ValueError, match=FIXED):
+            Counts(x)(Tensor(np.ones(4, np.float32)))
+    finally:
+        opgraft.set_context(mode=before)
+    np.testing.assert_array_equal(x, 1)

@@ -207,3 +207,20 @@ def test_heads_that_gather_repeats(order, swapped):
     assert ("Gather" not in left(net)) == swapped and "ScaledDotProductAttention" in left(net)
     k, v = (y[:, order] for y in x[1:])
     close(net(*x).asnumpy(), reference(x[0], k, v, ROOT**-1), ROUNDINGS, np.abs(x[2]).max())
+
+
+@pytest.mark.parametrize("second", ["float32", "the half type", "bools"])
+@pytest.mark.parametrize("dtype", [opgraft.float16, opgraft.bfloat16])
+def test_a_second_mask_behind_one_of_float32(dtype, second):
+    q, k, v = (normal(1, 2, 5, 8, seed=i).astype(dtype) for i in range(3))
+    first = normal(5, 5, seed=3)
+    more = np.tri(5, dtype=bool) if second == "bools" else normal(5, 5, seed=4)
+    more = more.astype(dtype) if second == "the half type" else more
+    got = ops.primitive("ScaledDotProductAttention", *map(opgraft.Tensor, (q, k, v, first, more))).asnumpy()
+    scores = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / np.sqrt(8) + first
+    scores = np.where(more, scores, -np.inf) if second == "bools" else scores + more.astype(float)
+    p = np.exp(scores - scores.max(-1, keepdims=True))
+    want = p / p.sum(-1, keepdims=True) @ v.astype(float)
+    half = float(np.finfo(dtype).eps) / 2 if dtype == opgraft.float16 else 2.0**-8
+    # rounded once to the half type, after sums of float32 whose roundings are far smaller
+    np.testing.assert_allclose(got.astype(float), want, rtol=1.01 * half, atol=1e-6)

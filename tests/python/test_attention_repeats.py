@@ -165,3 +165,20 @@ def test_sizes_that_are_open(tmp_path):
     graph = opgraft.load(opgraft.export(Net(write), *opened, file_name=str(tmp_path / "net")))
     report = rewrite.substitute(graph, prove=[x])
     assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"], str(report)
+
+
+@pytest.mark.parametrize("by", ["BroadcastTo", "Tile", "Stack", "Gather", "one by one"])
+def test_of_many_elements_a_few_are_asked(by, tmp_path):
+    """Keys of fixed sizes that are too many to be numbered one by one, in several layers."""
+    long, d = 1 << 20, 128
+
+    def write(q, *kv):
+        for i in range(0, len(kv), 2):
+            k, v = (REPEATS[by](x, 1) for x in kv[i : i + 2])
+            q = ops.matmul(ops.softmax(ops.matmul(q, turned(k)) * 0.125, -1), v)
+        return q
+
+    given = [Tensor(shape=(1, h, n, d), dtype=opgraft.float32) for h, n in [(KV * N, S)] + [(KV, long)] * 4]
+    graph = opgraft.load(opgraft.export(Net(write), *given, file_name=str(tmp_path / "net")))
+    rewrite.substitute(graph)
+    assert [n["op"] for n in graph.nodes] == ["ScaledDotProductAttention"] * 2

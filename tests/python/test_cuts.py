@@ -73,6 +73,20 @@ def test_open_boxes(tmp_path):
         cell(Tensor(normal(2, 4)))
 
 
+def test_sizes_of_an_open_dimension(tmp_path):
+    """Whether they add up to it is seen when the model runs; a part too few would be cut off without a word."""
+    rows = Tensor(shape=[None, 4], dtype=opgraft.float32)
+    f = Apply(lambda x: ops.split(x, [1, 3], 0))
+    cell = nn.GraphCell(opgraft.load(opgraft.export(f, rows, file_name=str(tmp_path / "net"))))
+    x = normal(4, 4)
+    for got, want in zip(cell(Tensor(x)), np.split(x, [1])):
+        np.testing.assert_array_equal(got.asnumpy(), want)
+    for n in (3, 5):
+        message = rf"SplitWithSize: split_size must add up to {n}, dimension 0 of x, got \(1, 3\)"
+        with pytest.raises(ValueError, match=message):
+            cell(Tensor(normal(n, 4)))
+
+
 @pytest.mark.parametrize("begin", [-1, 4, 1 << 40, -(1 << 40), -(1 << 62), 5 - 2**63, 2**63 - 1])
 def test_a_box_outside_is_refused(begin, tmp_path):
     """Also one that would be taken for a symbol while shapes are inferred, or whose place wraps around."""

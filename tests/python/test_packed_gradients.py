@@ -229,3 +229,21 @@ def test_constant_indices_are_checked(op, constants, rest, said):
     given = [Tensor(np.ones(shape, np.float32)) for shape in rest]
     with pytest.raises(ValueError, match=f"{op}: {said}"):
         net(*given)
+
+
+def test_indices_that_follow_from_an_open_dimension_are_not_held():
+    """They are a plan's, and go with it; what is packed stays with the model."""
+    g = _core.Graph("m")
+    m = g.symbol("m")
+    x, z = g.add_input("x", 43, [64, 4]), g.add_input("z", 43, [m, 1])
+    one = lambda op, inputs, attrs={}: g.add_node(op, inputs, attrs)[1][0]  # noqa: E731
+    last = one("ScalarSub", [one("TupleGetItem", [one("Shape", [z])], {"index": 0}), g.add_constant(np.array(1))])
+    indptr, values = g.add_constant(np.array([0, 1])), g.add_constant(np.array([1.0], np.float32))
+    g.set_outputs(
+        [one("CSRMM", [indptr, one("MakeTuple", [last]), values, g.add_constant(np.array([1, 64])), x])], ["y"]
+    )
+    model, rows = _core.Model(g), np.arange(256, dtype=np.float32).reshape(64, 4)
+    session = _core.Session(model)
+    for m in list(range(1, 65)) * 2:  # more than plans are kept
+        np.testing.assert_array_equal(session.run([rows, np.zeros((m, 1), np.float32)])[0], rows[m - 1 : m])
+    assert model.stats["packed_bytes"] == 0

@@ -1,5 +1,6 @@
 """Proofs of models that make steps of last bits."""
 
+import opgraft
 import pytest
 from compare import normal
 from opgraft import Parameter, Tensor, nn, ops, rewrite
@@ -67,3 +68,39 @@ def test_a_model_that_agrees_has_no_note():
 
     report = rewrite.substitute(Net(), prove=(Tensor(normal(8, 64)),))
     assert len(report.swapped) == 1 and not report.note and "note" not in report.to_dict()
+
+
+class HalfFraction(nn.Cell):
+    """The same of a half type, of whose numbers a rounding changes the last bits."""
+
+    def __init__(self, dtype, factor):
+        super().__init__()
+        self.w, self.factor = Parameter(Tensor(normal(64, seed=1)).astype(dtype)), factor
+
+    def construct(self, x):
+        y = 0.5 * x * (1.0 + ops.erf(x / 1.4142135623730951)) * self.w * self.factor
+        return y - ops.round(y)
+
+
+@pytest.mark.parametrize("dtype, factor", [(opgraft.float16, 2.0**6), (opgraft.bfloat16, 2.0**3)])
+def test_models_of_half_types_may_differ_as_far_as_they_do_by_themselves(dtype, factor):
+    report = rewrite.substitute(HalfFraction(dtype, factor), prove=(Tensor(normal(8, 64)).astype(dtype),))
+    (swap,) = report.swapped
+    assert swap["op"].startswith("FusedGeLU@")
+    assert "the model differs by" in report.note
+
+
+class Sharp(nn.Cell):
+    """What differs by a last bit of a half type differs by much, and no Parameter has a part in it."""
+
+    def construct(self, x):
+        y = ops.silu(x) * 512.0
+        return y - ops.round(y)
+
+
+@pytest.mark.parametrize("dtype", [opgraft.float16, opgraft.bfloat16])
+def test_no_half_parameter_explains_what_has_none(dtype):
+    net, x = Sharp(), Tensor(normal(8, 64)).astype(dtype)
+    before = net(x).asnumpy()
+    rewrite.substitute(net, prove=(x,))
+    assert before.tobytes() == net(x).asnumpy().tobytes()

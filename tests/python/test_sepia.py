@@ -115,7 +115,6 @@ NEAR = {
     "einsum that turns the images": lambda x, m: least(ops.einsum("oc,nchw->nowh", m, x)),
     "einsum that joins them otherwise": lambda x, m: least(ops.einsum("oc,nchw->onhw", m, x).reshape(SHAPE)),
     "einsum over rows": lambda x, m: least(ops.einsum("or,ncrw->ncow", m, x[:, :, :3])),
-    "colours last": lambda x, m: clamped(ops.matmul(x[..., :3], m)),
     "a product of other dimensions": lambda x, m: least(ops.matmul(m, x.reshape(N * H, 3, W)).reshape(SHAPE)),
 }  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 import struct
 
+from mindir_forms import forms
 from mindir_wire import (
     A_BOOL,
     A_DOUBLE,
@@ -276,6 +277,7 @@ def mindir():
     )
     yield from states(one)
     yield from views(one)
+    yield from forms()
     yield "load_nothing", one(node("Load", [], "y"))
     # operands
     yield "concat", one(node("MakeTuple", ["x", "x"], "t"), constant("a", integer(1)), node("Concat", ["t", "a"], "y"))
