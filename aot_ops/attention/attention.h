@@ -7,9 +7,10 @@
 
 namespace opgraft {
 
-constexpr int64_t kQueries = 24;    // two AVX-512 register tiles
-constexpr int64_t kKeys = 256;      // a tile of scores is 24 KiB: half of L1
-constexpr int64_t kMostDim = 1024;  // head dimension that rows on the stack have room for; wider ones: own_rows
+constexpr int64_t kQueries = 24;      // two AVX-512 register tiles
+constexpr int64_t kKeys = 256;        // a tile of scores is 24 KiB: half of L1
+constexpr int64_t kShort = 16 << 20;  // multiplications and additions: a fifth of a millisecond of one core
+constexpr int64_t kMostDim = 1024;    // head dimension that rows on the stack have room for; wider ones: own_rows
 
 // Few queries read keys and values where they lie (AttendDirect): packing would cost more than it saves.
 constexpr int64_t kDirectQueries = 2, kDirectRows = 8;
@@ -54,6 +55,7 @@ struct Attention {
   bool nan_to_zero;     // a row that would be NaN
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;
+  bool pairs;  // keys are packed in pairs of their elements, which are bfloat16 (PackKeyPairs), as q's rows are
   int64_t first_packed;        // whose head of keys lies there, of all batches'
   bool next;                   // another head is worked on when this one is done
   int64_t k_floats, v_floats;  // per head of keys
@@ -107,6 +109,7 @@ struct Attention {
     own.own_rows = all + worker * own_floats();
     f(own);
   }
+  int64_t key_steps() const { return pairs ? dim / 2 : dim; }  // of a product with packed keys
   bool direct() const { return queries <= kDirectQueries || rows() <= kDirectRows; }
 };
 

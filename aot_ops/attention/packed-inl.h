@@ -1,6 +1,7 @@
 // Attention of many queries over packed keys and values, per SIMD target: by blocks of queries whose scores of a tile
 // of keys are one product, and their sums of values another.
 #include <algorithm>
+#include <cstring>
 
 #include "attention.h"
 
@@ -59,6 +60,43 @@ class Coming {
   int left_ = 0;
 };
 
+// n keys, rows of `dim` bfloat16, `row` elements apart, in panels: of a step each key's next pair of elements. dim is a
+// multiple of 8.
+inline void PackKeyPairs(const void *keys, int64_t row, int64_t dim, int64_t n, float *to) {
+  const hn::FixedTag<uint32_t, 4> d;
+  const int64_t steps = dim / 2;
+  for (int64_t key = 0; key < (n + kPanel - 1) / kPanel * kPanel; key += 4) {
+    const auto *from = static_cast<const uint16_t *>(keys) + key * row;
+    auto *panel = reinterpret_cast<uint32_t *>(to + key / kPanel * kPanel * steps + key % kPanel);
+    for (int64_t i = 0; i < steps; i += 4) {
+      const auto four = [&](int64_t j) HWY_ATTR {
+        if (key + j >= n) return hn::Zero(d);
+        return hn::LoadU(d, reinterpret_cast<const uint32_t *>(from + j * row + 2 * i));
+      };
+      const auto k0 = four(0), k1 = four(1), k2 = four(2), k3 = four(3);
+      const auto p0 = hn::InterleaveLower(d, k0, k2), p1 = hn::InterleaveLower(d, k1, k3);
+      const auto p2 = hn::InterleaveUpper(d, k0, k2), p3 = hn::InterleaveUpper(d, k1, k3);
+      hn::StoreU(hn::InterleaveLower(d, p0, p1), d, panel + i * kPanel);
+      hn::StoreU(hn::InterleaveUpper(d, p0, p1), d, panel + (i + 1) * kPanel);
+      hn::StoreU(hn::InterleaveLower(d, p2, p3), d, panel + (i + 2) * kPanel);
+      hn::StoreU(hn::InterleaveUpper(d, p2, p3), d, panel + (i + 3) * kPanel);
+    }
+  }
+}
+
+// Rows of q times a panel of keys, of g.key_steps() steps.
+template <class T> HWY_INLINE void Scores(const Attention &g, int64_t rows, const float *q, const float *panel,
+                                          float *scores, Ahead ahead) {
+  const int64_t steps = g.key_steps();
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, ::opgraft::bfloat16>)
+    if (g.pairs)
+      return MicroRowsOf(rows, q, steps, reinterpret_cast<const Bf16Pair *>(panel), steps, nullptr, kKeys, scores,
+                         kKeys, ahead);
+#endif
+  MicroRows(rows, q, steps, panel, steps, scores, kKeys, false, ahead);
+}
+
 // Units [begin, end) of (batch, head of keys, block of its queries).
 template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
   const hn::ScalableTag<float> d;
@@ -67,7 +105,8 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
   float *const q = g.wide() ? g.own_rows : q_rows, *const sums = g.wide() ? g.own_sums() : sum_rows;
   const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
   const int64_t width = (g.value_dim + kPanel - 1) / kPanel * kPanel;
-  const bool far = g.dim > kMostDim;
+  const int64_t steps = g.key_steps();
+  const bool far = steps > kMostDim;
   Coming coming;
   if (g.next) coming = Coming(g, end / blocks, sizeof(T));
   for (int64_t unit = begin; unit < end; ++unit) {
@@ -79,7 +118,9 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
     RowStates<kQueries> state;
     int64_t last = 0;  // the keys that any of the rows sees
     for (int64_t r = 0; r < rows; ++r) {
-      Gather(static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r), 0, 1, 1, g.dim, q + r * g.dim, g.dim);
+      const T *from = static_cast<const T *>(g.q) + g.query_at(batch, head, row0 + r);
+      if (g.pairs) std::memcpy(q + r * steps, from, size_t(g.dim) * sizeof(T));
+      else Gather(from, 0, 1, 1, g.dim, q + r * steps, steps);
       state.begin(g, batch, head, row0, r);
       last = std::max(last, state.seen[r]);
     }
@@ -88,12 +129,11 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
       for (int64_t column = 0; column < n; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
-          const float *panel = keys + (t + column) * g.dim, *next = panel + kPanel * g.dim;
+          const float *panel = keys + (t + column) * steps, *next = panel + kPanel * steps;
           // One of long rows is out of L1 when the last tile is through: that fetches the next one.
-          const Ahead ahead = HWY_UNLIKELY(far) ? AheadOf(panel, next, g.dim, rows, r, tile)
-                                                : AheadOf(panel, panel, g.dim, tile, 0, tile);
-          MicroRows(tile, q + r * g.dim, g.dim, panel, g.dim, scores + r * kKeys + column, kKeys, false,
-                    coming.take(g.dim, ahead));
+          const Ahead ahead = HWY_UNLIKELY(far) ? AheadOf(panel, next, steps, rows, r, tile)
+                                                : AheadOf(panel, panel, steps, tile, 0, tile);
+          Scores<T>(g, tile, q + r * steps, panel, scores + r * kKeys + column, coming.take(steps, ahead));
         }
       SoftmaxTile<T>(g, scores, kKeys, rows, t, n, state);
       for (int64_t r = 0; t > 0 && r < rows; ++r) {
