@@ -32,7 +32,7 @@ void check_dtypes(const Manifest &m, const std::vector<int32_t> &dtypes) {
     return m.inputs[std::min(i, last)].variadic ? fmt::format("{}[{}]", name, i - last) : name;
   };
   for (size_t i = 0; i < dtypes.size(); ++i) {
-    auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
+    auto &t = *m.input(i);
     if (t.dtype.empty()) continue;  // any: a function made for MindSpore
     auto set = std::find_if(m.dtypes.begin(), m.dtypes.end(), [&](auto &d) { return d.first == t.dtype; });
     if (set == m.dtypes.end()) {
@@ -146,10 +146,9 @@ NodeId Graph::add_node(const Registry &registry, std::string op, std::vector<Val
 // What was inferred from the value of a Parameter that turns out to change is inferred anew without it.
 void Graph::declare_states(const Node &n) {
   std::set<ValueId> changed;
-  auto &declared = n.impl->manifest.inputs;
-  for (size_t i = 0; i < n.inputs.size() && !declared.empty(); ++i) {
+  for (size_t i = 0; i < n.inputs.size(); ++i) {
     Value &v = values_[size_t(n.inputs[i])];
-    if (!declared[std::min(i, declared.size() - 1)].state || !v.parameter || v.state) continue;
+    if (!n.impl->manifest.may_update(i) || !v.parameter || v.state) continue;
     v.state = true;
     if (v.known) changed.insert(n.inputs[i]);
     v.known.reset();
@@ -215,10 +214,9 @@ void Graph::infer() {
 std::vector<ValueId> Graph::states() const {
   std::set<ValueId> found;
   for (NodeId id : order_) {
-    auto &declared = nodes_[size_t(id)].impl->manifest.inputs;
-    auto &inputs = nodes_[size_t(id)].inputs;
-    for (size_t i = 0; i < inputs.size() && !declared.empty(); ++i)
-      if (declared[std::min(i, declared.size() - 1)].state && value(inputs[i]).parameter) found.insert(inputs[i]);
+    const Node &n = nodes_[size_t(id)];
+    for (size_t i = 0; i < n.inputs.size(); ++i)
+      if (n.impl->manifest.may_update(i) && value(n.inputs[i]).parameter) found.insert(n.inputs[i]);
   }
   return {found.begin(), found.end()};
 }

@@ -53,10 +53,9 @@ void Nodes::add(const std::string &wire, const std::string &name, const std::str
 }
 
 std::vector<size_t> updates(const Node &node) {
-  auto &declared = node.impl->manifest.inputs;
   std::vector<size_t> out;
-  for (size_t i = 0; i < node.inputs.size() && !declared.empty(); ++i)
-    if (declared[std::min(i, declared.size() - 1)].state) out.push_back(i);
+  for (size_t i = 0; i < node.inputs.size(); ++i)
+    if (node.impl->manifest.may_update(i)) out.push_back(i);
   return out;
 }
 

@@ -88,7 +88,7 @@ std::vector<ValueId> Operands::inputs(const Manifest &m, std::vector<std::string
 
 // A number beside tensors has the dtype of one that op.yaml gives the same type.
 ValueId Operands::as_its_peer(const Manifest &m, const std::vector<ValueId> &in, size_t at, const Literal &number) {
-  auto type_of = [&](size_t i) -> auto & { return m.inputs[std::min(i, m.inputs.size() - 1)].dtype; };
+  auto type_of = [&](size_t i) -> auto & { return m.input(i)->dtype; };
   for (size_t i = 0; i < in.size(); ++i) {
     const Value &peer = graph_.value(in[i]);
     if (i == at || type_of(i) != type_of(at) || (peer.kind == Value::kConstant && !peer.parameter)) continue;

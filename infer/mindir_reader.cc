@@ -311,7 +311,7 @@ class Reader {
     const Node &n = graph_->node(id);
     std::vector<ValueId> out;
     for (size_t i : updates(n)) {
-      auto &declared = n.impl->manifest.inputs[std::min(i, n.impl->manifest.inputs.size() - 1)];
+      auto &declared = *n.impl->manifest.input(i);
       const Value &v = graph_->value(n.inputs[i]);
       if (v.parameter || v.kind == Value::kInput) out.push_back(n.inputs[i]);
       else if (!declared.variadic)

@@ -193,7 +193,7 @@ class Writer {
     const Manifest &m = n.impl->manifest;
     std::vector<std::string> inputs, outputs, attrs;
     for (size_t i = 0; i < n.inputs.size(); ++i) {
-      auto &t = m.inputs[std::min(i, m.inputs.size() - 1)];
+      auto &t = *m.input(i);
       inputs.push_back(t.variadic ? fmt::format("{}{}", t.name, i) : t.name);
     }
     for (size_t i = 0; i < n.outputs.size(); ++i) {

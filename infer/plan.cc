@@ -173,14 +173,13 @@ class Planner {
   // A constant is shared by all sessions, and its bytes may be a file's; a computed value may be a view of one. (A
   // Parameter that is a state has none here.) Of a function made for MindSpore nobody says which inputs it updates.
   void refuse_constant_state(const Node &n) {
-    auto &declared = n.impl->manifest.inputs;
-    for (size_t i = 0; i < n.inputs.size() && !declared.empty(); ++i) {
-      auto &t = declared[std::min(i, declared.size() - 1)];
+    auto &m = n.impl->manifest;
+    for (size_t i = 0; i < n.inputs.size(); ++i) {
       const bool computed = g_.value(n.inputs[i]).kind == Value::kResult;
-      if (t.state && !t.variadic && (computed || info(n.inputs[i]).constant))
+      if (m.updates(i) && (computed || info(n.inputs[i]).constant))
         throw Error(OPGRAFT_INVALID_VALUE,
                     fmt::format("{}: {} is updated in place and must be a Parameter or an input of the model, got a {}",
-                                n.op, t.name, computed ? "computed value" : "constant"));
+                                n.op, m.input(i)->name, computed ? "computed value" : "constant"));
     }
   }
   // What reads a state has what it was then, whatever is written later: no view.

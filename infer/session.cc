@@ -56,10 +56,6 @@ struct Model::Cache {
 
 namespace {
 
-// Whether the operator updates its input i in place.
-bool updates(const Manifest &m, size_t i) {
-  return !m.inputs.empty() && m.inputs[std::min(i, m.inputs.size() - 1)].state;
-}
 void refuse_fixed(const std::string &what, const Tensor &t) {
   if (t.is_fixed())
     throw Error(OPGRAFT_INVALID_VALUE, what +
@@ -81,7 +77,7 @@ Model::Model(std::shared_ptr<const Graph> graph) : graph_(graph->clone()), cache
   for (NodeId id : graph_->order()) {
     const Node &n = graph_->node(id);
     for (size_t i = 0; i < n.inputs.size(); ++i)
-      for (size_t k = 0; k < graph_->inputs.size() && updates(n.impl->manifest, i); ++k)
+      for (size_t k = 0; k < graph_->inputs.size() && n.impl->manifest.updates(i); ++k)
         if (graph_->inputs[k] == n.inputs[i]) cache_->updated.push_back(k);
   }
 }
@@ -353,7 +349,7 @@ std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, c
   }
   check_arguments(op->manifest, dtypes);
   for (size_t i = 0; i < inputs.size(); ++i)
-    if (updates(op->manifest, i)) refuse_fixed(op->name() + ": input " + std::to_string(i), inputs[i]);
+    if (op->manifest.updates(i)) refuse_fixed(op->name() + ": input " + std::to_string(i), inputs[i]);
   FlatAttrs attrs(complete_attrs(op->manifest, given));
   Inferred r = infer_native(*op, in, attrs, nullptr);
   std::vector<Tensor> outputs;

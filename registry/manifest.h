@@ -1,6 +1,7 @@
 // op.yaml: what a machine must know of an operator and nothing that is code.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <stdexcept>
@@ -64,6 +65,14 @@ struct Manifest {
   // The order of a primitive's operands, `name` being the operator's own or one of `names`.
   const std::vector<std::string> &operands_of(std::string_view name) const;
   bool variadic() const { return !inputs.empty() && inputs.back().variadic; }
+  // What is declared of input i, of several the variadic one; null where nothing is.
+  const ManifestTensor *input(size_t i) const {
+    return inputs.empty() ? nullptr : &inputs[std::min(i, inputs.size() - 1)];
+  }
+  // Whether the op updates input i in place, or may: of a function made for MindSpore, of whose variadic inputs nobody
+  // says it.
+  bool may_update(size_t i) const { return input(i) && input(i)->state; }
+  bool updates(size_t i) const { return may_update(i) && !input(i)->variadic; }
   int least_inputs() const;
 };
 

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "aot_ops/common/softmax_axis.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "log_softmax.cc"
 #include "hwy/foreach_target.h"
@@ -17,12 +19,9 @@
 #ifndef OPGRAFT_LOG_SOFTMAX_ONCE_
 #define OPGRAFT_LOG_SOFTMAX_ONCE_
 namespace opgraft {
-// Rows of n elements that are `inner` apart; a row follows the other within inner.
-struct LogSoftmaxRows {
+struct LogSoftmaxRows : SoftmaxAxis {
   const void *x;
   void *y;
-  int64_t n, inner, rows;
-  int64_t begin(int64_t r) const { return r / inner * n * inner + r % inner; }
 };
 }  // namespace opgraft
 #endif
@@ -107,25 +106,12 @@ OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
 
-void Infer(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.axis(c.attr_int("axis", -1), c.input(0).rank());
-  c.output(c.input(0).dtype(), c.input(0).shape());
-}
-
-LogSoftmaxRows rows_of(const Context &c) {
-  const auto x = c.input(0).shape();
-  const size_t axis = size_t(c.axis(c.attr_int("axis", -1), int(x.size())));
-  const int64_t n = x[axis];
-  return {c.input(0).raw(), c.output(0).raw(), n, element_count(x.subspan(axis + 1)), n ? c.input(0).size() / n : 0};
-}
+LogSoftmaxRows rows_of(const Context &c) { return {softmax_axis(c, "axis"), c.input(0).raw(), c.output(0).raw()}; }
 
 void Kernel(Context &c) {
   const LogSoftmaxRows g = rows_of(c);
   const auto rows = Rows_simd(c.input(0).dtype());
-  // About 10 µs of elements; a vector's worth of columns at least.
-  const int64_t grain = std::max(g.inner == 1 ? 1 : int64_t(16), 16384 / std::max(g.n, int64_t(1)));
-  c.parallel_for(g.rows, grain, [&](int64_t begin, int64_t end) { rows(g, begin, end); });
+  c.parallel_for(g.rows, g.grain(16384), [&](int64_t begin, int64_t end) { rows(g, begin, end); });
 }
 
 void Reference(Context &c) {
@@ -147,5 +133,5 @@ void Reference(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(LogSoftmax, .inputs = 1, .infer = Infer, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(LogSoftmax, .inputs = 1, .infer = infer_softmax, .kernel = Kernel, .reference = Reference)
 #endif

@@ -332,16 +332,10 @@ OPGRAFT_SIMD_FLOATS(Rows)
 
 namespace {
 
-void Infer(InferContext &c) {
-  c.check_dtype(0, "x", {OPGRAFT_FLOAT32, OPGRAFT_FLOAT16, OPGRAFT_BFLOAT16});
-  c.axis(c.attr_int("axis", -1), c.input(0).rank());
-  c.output(c.input(0).dtype(), c.input(0).shape());
-}
-
 void InferMasked(InferContext &c) {
   c.check_inputs(1, 2);
   if (c.inputs() == 2) check_mask(c, 1, "x");
-  Infer(c);
+  infer_softmax(c);
 }
 
 SoftmaxRows rows_of(const Context &c) {
@@ -395,6 +389,6 @@ void Reference(Context &c) {
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(Softmax, .inputs = 1, .infer = Infer, .kernel = Kernel, .reference = Reference)
+OPGRAFT_OP(Softmax, .inputs = 1, .infer = infer_softmax, .kernel = Kernel, .reference = Reference)
 OPGRAFT_OP(ScaledMaskedSoftmax, .inputs = -1, .infer = InferMasked, .kernel = Kernel, .reference = Reference)
 #endif

@@ -84,8 +84,8 @@ class Arranged {
   // What an input says of where the elements go; of shapes and the like, with the sizes that are numbered.
   Tensor where(const Node &n, size_t input) const {
     const Value &x = g_.value(n.inputs[input]);
-    auto &declared = n.impl->manifest.inputs;
-    const bool sizes = !declared.empty() && declared[std::min(input, declared.size() - 1)].value;
+    const ManifestTensor *declared = n.impl->manifest.input(input);
+    const bool sizes = declared && declared->value;
     if (x.kind == Value::kConstant && (fewer_.empty() || !sizes || !x.known)) return x.constant;
     Tensor t(OPGRAFT_INT64, x.type.dims);
     for (size_t k = 0; k < x.known->size(); ++k)

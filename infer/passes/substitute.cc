@@ -108,10 +108,9 @@ class Substituter {
     for (size_t i = 0; i < g_.order().size(); ++i) {
       put_at(g_.order()[i], int(i));
       const Node &n = g_.node(g_.order()[i]);
-      auto &declared = n.impl->manifest.inputs;
       bool updates = false;
-      for (size_t k = 0; k < n.inputs.size() && !declared.empty(); ++k)
-        if (declared[std::min(k, declared.size() - 1)].state) updates = true, states_.insert(n.inputs[k]);
+      for (size_t k = 0; k < n.inputs.size(); ++k)
+        if (n.impl->manifest.may_update(k)) updates = true, states_.insert(n.inputs[k]);
       if (updates) updates_.push_back(int(i));
     }
   }

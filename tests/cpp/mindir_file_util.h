@@ -99,6 +99,14 @@ struct MindirMindSpore : MindirTest {
     std::string e = error(f.bytes());
     for (auto *part : parts) EXPECT_NE(e.find(part), std::string::npos) << part << " is not in: " << e;
   }
+  // The operators of the graph that the file becomes.
+  using Ops = std::vector<std::string>;
+  Ops ops() {
+    auto graph = parse_mindir(f.bytes(), registry, "test");
+    Ops out;
+    for (NodeId n : graph->order()) out.push_back(graph->node(n).op);
+    return out;
+  }
 };
 
 }  // namespace opgraft::test

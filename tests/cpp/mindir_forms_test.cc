@@ -22,13 +22,6 @@ struct MindirForms : MindirMindSpore {
     f.node("y", op, operands, attributes);
     f.output("y");
   }
-  std::vector<std::string> ops() {
-    auto graph = parse_mindir(f.bytes(), registry, "test");
-    std::vector<std::string> out;
-    for (NodeId n : graph->order()) out.push_back(graph->node(n).op);
-    return out;
-  }
-  using Ops = std::vector<std::string>;
   static constexpr int kAttrNone = 25;
 };
 

@@ -22,13 +22,6 @@ struct MindirViews : MindirMindSpore {
     f.node("y", op, operands);
     f.output("y");
   }
-  std::vector<std::string> ops() {
-    auto graph = parse_mindir(f.bytes(), registry, "test");
-    std::vector<std::string> out;
-    for (NodeId n : graph->order()) out.push_back(graph->node(n).op);
-    return out;
-  }
-  using Ops = std::vector<std::string>;
   void expect_open_error(int64_t rows, const std::string &message) {
     try {
       run({floats({rows, 2})});

@@ -1,13 +1,15 @@
 """Scores that two masks change, shifted windows among them, and values of another width become one operator."""
 
+import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
 from attention_spellings import PRODUCTS, ROOT, ROUNDINGS, B, D, H, S, T, left, normal, split, turned
-from compare import close
+from compare import cases, close
 from opgraft import nn, ops, rewrite
 
 LOW = float(np.finfo(np.float32).min)
+ATTENTION = cases("attention")
 
 
 def hide(s, gone):
@@ -217,10 +219,9 @@ def test_a_second_mask_behind_one_of_float32(dtype, second):
     more = np.tri(5, dtype=bool) if second == "bools" else normal(5, 5, seed=4)
     more = more.astype(dtype) if second == "the half type" else more
     got = ops.primitive("ScaledDotProductAttention", *map(opgraft.Tensor, (q, k, v, first, more))).asnumpy()
-    scores = q.astype(float) @ k.astype(float).swapaxes(-1, -2) / np.sqrt(8) + first
-    scores = np.where(more, scores, -np.inf) if second == "bools" else scores + more.astype(float)
-    p = np.exp(scores - scores.max(-1, keepdims=True))
-    want = p / p.sum(-1, keepdims=True) @ v.astype(float)
-    half = float(np.finfo(dtype).eps) / 2 if dtype == opgraft.float16 else 2.0**-8
-    # rounded once to the half type, after sums of float32 whose roundings are far smaller
-    np.testing.assert_allclose(got.astype(float), want, rtol=1.01 * half, atol=1e-6)
+    wide = [x if x.dtype == bool else x.astype(np.float64) for x in (q, k, v, first, more)]
+    want, half = ATTENTION.attention(*wide), float(ml_dtypes.finfo(dtype).eps) / 2
+    # computed in float32, within the cases' bound, and rounded once
+    off = np.abs(got.astype(np.float64) - want) - (1 + half) * ATTENTION.error(*wide) - half * np.abs(want)
+    assert (off <= 0).all()
+    assert (np.abs(want - ATTENTION.attention(*wide[:4])) > 0.01).any()  # which the second mask makes another

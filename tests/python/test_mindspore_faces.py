@@ -134,3 +134,13 @@ def test_the_entry_finds_the_pool_beside_its_file(tmp_path, pool, threads):
         capture_output=True, text=True, timeout=60,
     )  # fmt: skip
     assert done.stdout == f"True {threads} 0\n", done.stdout + done.stderr
+
+
+def test_what_a_function_may_only_read_need_not_be_writable():
+    """Of a function that MindSpore marks as one that updates something nobody says what: its inputs are not refused."""
+    add = _core.resolve("Add")
+    face, attrs = _face(add, {"side_effect_mem": True}, 1)
+    x, y = np.arange(8, dtype=np.float32)[::2], np.ones(4, np.float32)
+    y.flags.writeable = False
+    told = {"out_shape": "4", "out_dtype": "float32"}
+    np.testing.assert_array_equal(_core.run_op(face, [x, y], attrs | told)[0], [1, 3, 5, 7])
