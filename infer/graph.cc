@@ -327,4 +327,13 @@ std::string Graph::dump() const {
   return s + "\n";
 }
 
+NodeAttrs flat_attrs(const Graph &graph) {
+  NodeAttrs attrs;
+  for (NodeId id : graph.order()) {
+    if (size_t(id) >= attrs.size()) attrs.resize(size_t(id) + 1);
+    attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph.node(id).attrs);
+  }
+  return attrs;
+}
+
 }  // namespace opgraft

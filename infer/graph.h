@@ -109,4 +109,7 @@ class Graph {
   std::vector<NodeId> order_;
 };
 
+using NodeAttrs = std::vector<std::shared_ptr<FlatAttrs>>;  // by node; null of dead ones
+NodeAttrs flat_attrs(const Graph &graph);
+
 }  // namespace opgraft

@@ -17,8 +17,13 @@ namespace {
 constexpr int kMostRefusals = 32;  // one by one: each takes a plan of the whole graph
 class Planner {
  public:
-  Planner(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights)
-      : g_(graph), attrs_(attrs), weights_(weights), plan_(std::make_shared<Plan>()), v_(graph.value_count()) {}
+  Planner(const Graph &graph, const NodeAttrs &attrs, const Derived &derived, PackedWeights &weights)
+      : g_(graph),
+        attrs_(attrs),
+        derived_(derived),
+        weights_(weights),
+        plan_(std::make_shared<Plan>()),
+        v_(graph.value_count()) {}
 
   std::shared_ptr<Plan> make(const std::vector<Shape> &input_shapes) {
     bind_inputs(input_shapes);
@@ -95,6 +100,10 @@ class Planner {
     for (ValueId v : states_) info(v).constant = nullptr;
     for (NodeId id : g_.order()) {
       const Node &n = g_.node(id);
+      if (derived_.has(id)) {
+        for (ValueId o : n.outputs) info(o).type = g_.value(o).type, info(o).constant = derived_.find(o);
+        continue;
+      }
       in_.clear();
       for (ValueId x : n.inputs) {
         auto &t = info(x);
@@ -334,7 +343,8 @@ class Planner {
     std::vector<opgraft_tensor> inputs;
     for (ValueId x : n.inputs) {
       auto &t = info(x);
-      const bool stays = t.constant && g_.value(x).kind == Value::kConstant;  // with the model, as what is packed does
+      // With the model, as what is packed does.
+      const bool stays = t.constant && (g_.value(x).kind == Value::kConstant || derived_.find(x));
       inputs.push_back({stays ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
                         t.type.dtype, element_count(t.type.dims)});
     }
@@ -348,6 +358,7 @@ class Planner {
 
   const Graph &g_;
   const NodeAttrs &attrs_;
+  const Derived &derived_;
   PackedWeights &weights_;
   std::shared_ptr<Plan> plan_;
   std::vector<Info> v_;
@@ -362,21 +373,12 @@ class Planner {
 
 }  // namespace
 
-NodeAttrs flat_attrs(const Graph &graph) {
-  NodeAttrs attrs;
-  for (NodeId id : graph.order()) {
-    if (size_t(id) >= attrs.size()) attrs.resize(size_t(id) + 1);
-    attrs[size_t(id)] = std::make_shared<FlatAttrs>(graph.node(id).attrs);
-  }
-  return attrs;
-}
-
-std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights,
-                                      const std::vector<Shape> &input_shapes) {
+std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs, const Derived &derived,
+                                      PackedWeights &weights, const std::vector<Shape> &input_shapes) {
   NodeId refuses;
   std::exception_ptr first;
   try {
-    return Planner(graph, attrs, weights).make(input_shapes);
+    return Planner(graph, attrs, derived, weights).make(input_shapes);
   } catch (const NodeError &e) {
     refuses = e.node;
     first = std::current_exception();
@@ -386,7 +388,7 @@ std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs
       if (n == kMostRefusals)
         for (NodeId id : std::vector(restored->order())) restored->restore(id);
       NodeAttrs own = flat_attrs(*restored);
-      auto plan = Planner(*restored, own, weights).make(input_shapes);
+      auto plan = Planner(*restored, own, Derived(), weights).make(input_shapes);
       plan->graph = restored;
       plan->attrs = std::move(own);
       return plan;

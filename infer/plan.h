@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "infer/derived.h"
 #include "infer/graph.h"
 #include "infer/native.h"
 #include "infer/packing.h"
@@ -39,8 +40,6 @@ struct NodeError : GraphError {
   NodeError(const GraphError &e, NodeId node) : GraphError(e), node(node) {}
 };
 
-using NodeAttrs = std::vector<std::shared_ptr<FlatAttrs>>;  // by node
-
 struct Plan {
   // Where operators that replaced others refused the sizes: the graph with those in their place, and its attributes.
   // Else the model's.
@@ -62,10 +61,9 @@ struct Plan {
   size_t intermediate_bytes = 0;  // sum of all intermediates and workspaces, unshared
 };
 
-NodeAttrs flat_attrs(const Graph &graph);
 // A node whose operator refuses the sizes runs as what it replaced. Throws GraphError, of the operator that refused
 // first.
-std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs, PackedWeights &weights,
-                                      const std::vector<Shape> &input_shapes);
+std::shared_ptr<const Plan> make_plan(const Graph &graph, const NodeAttrs &attrs, const Derived &derived,
+                                      PackedWeights &weights, const std::vector<Shape> &input_shapes);
 
 }  // namespace opgraft

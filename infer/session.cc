@@ -46,6 +46,7 @@ const opgraft_host *host() { return opgraft_shared_host(); }
 struct Model::Cache {
   std::mutex mutex;
   NodeAttrs attrs;
+  std::optional<Derived> derived;  // made for the first plan
   PackedWeights weights;
   std::list<std::shared_ptr<const Plan>> plans;  // used last first
   ModelStats stats;
@@ -91,7 +92,8 @@ std::shared_ptr<const Plan> Model::plan(const std::vector<Shape> &shapes) {
     plans.splice(plans.begin(), plans, it);
     return plans.front();
   }
-  plans.push_front(make_plan(*graph_, cache_->attrs, cache_->weights, shapes));
+  if (!cache_->derived) cache_->derived.emplace(*graph_);
+  plans.push_front(make_plan(*graph_, cache_->attrs, *cache_->derived, cache_->weights, shapes));
   ++cache_->stats.plans_made;
   if (plans.size() > kMostPlans) plans.pop_back();
   return plans.front();
@@ -104,7 +106,7 @@ ModelStats Model::stats() const {
   std::lock_guard lock(cache_->mutex);
   ModelStats s = cache_->stats;
   s.plans_cached = cache_->plans.size();
-  s.packed_bytes = cache_->weights.bytes();
+  s.packed_bytes = cache_->weights.bytes() + (cache_->derived ? cache_->derived->bytes() : 0);
   return s;
 }
 

@@ -16,7 +16,7 @@ struct Plan;  // infer/plan.h
 
 struct ModelStats {
   size_t plans_made = 0, plans_cached = 0;
-  size_t packed_bytes = 0;
+  size_t packed_bytes = 0;  // of weights in other forms: packed by operators, or derived (infer/derived.h)
 };
 
 class Model {

@@ -45,6 +45,12 @@ class Tensor {
     return t;
   }
   bool is_fixed() const { return fixed_; }
+  // Of the same bytes those from `offset` on, as another type; they are there.
+  Tensor part(int32_t dtype, Shape dims, size_t offset) const {
+    Tensor t = *this;
+    t.dtype_ = dtype, t.dims_ = std::move(dims), t.data_ = data<char>() + offset;
+    return t;
+  }
   // Nobody reads the bytes soon: of a mapped file they leave memory, and come back when they are read.
   void rest() const {
     if (mapped_) forget_pages(data_, bytes());
