@@ -62,6 +62,33 @@ HWY_INLINE void AddRows(const float *acc, int64_t ld, const T *residual, T *c, i
   }
 }
 
+// So few columns that the same columns of several rows make a vector.
+constexpr int64_t kNarrow = kPanel / 8;
+// What follows a product of kNarrow columns or fewer, as Epilogue has it: rows of C and of the residual, kBlockRows at
+// most, lie one after another.
+template <class T>
+HWY_NOINLINE void NarrowEpilogue(const GemmTile &g, const float *acc, int64_t ld, int64_t row, int64_t rows) {
+  const hn::ScalableTag<float> d;
+  constexpr int64_t kLanes = kPanel / 2;
+  HWY_ALIGN float sums[kBlockRows * kNarrow];
+  const T *bias = static_cast<const T *>(g.bias);
+  for (int64_t j = 0; j < g.n; ++j) {
+    const float more = bias ? float(bias[j]) : 0.0f;
+    for (int64_t r = 0; r < rows; ++r) sums[r * g.n + j] = bias ? acc[r * ld + j] + more : acc[r * ld + j];
+  }
+  std::fill_n(sums + rows * g.n, -(rows * g.n) & (kLanes - 1), 0.0f);
+  T *c = static_cast<T *>(g.c) + row * g.n;
+  const T *residual = g.residual ? static_cast<const T *>(g.residual) + row * g.n : nullptr;
+  for (int64_t i = 0; i < rows * g.n; i += kLanes) {
+    const size_t n = size_t(std::min(rows * g.n - i, kLanes));
+    const bool whole = n == size_t(kLanes);
+    auto v = Activate(d, g.activation, hn::Load(d, sums + i));
+    if (residual) v = hn::Add(v, whole ? LoadF32(d, residual + i) : LoadF32N(d, residual + i, n));
+    if (whole) StoreF32(v, d, c + i);
+    else StoreF32N(v, d, c + i, n);
+  }
+}
+
 // What follows the product of rows [row, row + rows) and columns [column, column + width), whose sums lie in `acc`,
 // `ld` apart; written to C as T. `biased`: the sums have their bias.
 template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *acc, int64_t ld, int64_t row,
@@ -69,6 +96,8 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
   const T *bias = biased ? nullptr : static_cast<const T *>(g.bias);
+  if (g.n <= kNarrow && g.ldc == g.n && rows > 1 && !g.scale && !g.offset)
+    return NarrowEpilogue<T>(g, acc, ld, row, rows);
   if (width == kPanel && !bias && !g.scale && !g.offset) {
     const int64_t at = row * g.ldc + column;
     T *c = static_cast<T *>(g.c) + at;

@@ -111,6 +111,15 @@ CASES = (
     + [row("Dense", t, [(2, 7, 9), (33, 9), b]) for t in TOLERANCE for b in ((1, 33), (1, 1, 33))]
     + [case("DenseAdd", t, *s, 4, b, "none") for t in TOLERANCE for s in SIZES for b in (True, False)]
     + [case("DenseAdd", "float32", (13,), 24, 45, 4, True, a) for a in ACTIVATIONS]
+    # So few columns that several rows make a vector of the result: of one block of rows and of several.
+    + [
+        case(op, t, (rows,), 37, n, i, n != 2, a)
+        for op, i in (("Dense", 3), ("DenseAdd", 4))
+        for t in TOLERANCE
+        for rows in (3, 17, 300)
+        for n in (1, 2, 3, 4, 5)
+        for a in (ACTIVATIONS if rows == 17 else ["none", "silu"])
+    ]
     + [without_bias(t, *s, i % 2 == 1) for t in TOLERANCE for i, s in enumerate(SIZES)]
     + [
         joint(t, lead, k, (n, kv, kv + i % 2), i % 2, i % 3 > 0)

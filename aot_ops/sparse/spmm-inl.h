@@ -66,7 +66,7 @@ template <int V> HWY_INLINE void Sliced(const Group &g, const Step *HWY_RESTRICT
 template <int V, bool kSkip>
 HWY_INLINE void Joint(const Group &g, const Step *HWY_RESTRICT steps, const float *HWY_RESTRICT d, float *const *rows) {
   const hn::ScalableTag<float> df;
-  constexpr int kAtOnce = V < kJointVectors ? V : kJointVectors;
+  constexpr int kAtOnce = V % kJointVectors ? V : kJointVectors;
   for (int first = 0; first < V; first += kAtOnce) {
     SpmmVec acc[kGroupRows][kAtOnce];
 #pragma GCC unroll 4
@@ -115,12 +115,13 @@ template <int V> HWY_NOINLINE void GroupsOf(const Group *g, int64_t count, const
   }
 }
 
-// y[rows of the groups] += groups * d. d is one tile, `width` (1, 2 or 4 vectors) wide; rows of y are ldy apart; what
+// y[rows of the groups] += groups * d. d is one tile, `width` (1 to 4 vectors) wide; rows of y are ldy apart; what
 // has no row goes to `none`.
 void Groups(const Group *g, int64_t count, const Step *steps, const float *d, int64_t width, float *y, int64_t ldy,
             float *none, bool finite) {
   if (width == kSpmmLanes) GroupsOf<1>(g, count, steps, d, y, ldy, none, finite);
   else if (width == 2 * kSpmmLanes) GroupsOf<2>(g, count, steps, d, y, ldy, none, finite);
+  else if (width == 3 * kSpmmLanes) GroupsOf<3>(g, count, steps, d, y, ldy, none, finite);
   else GroupsOf<4>(g, count, steps, d, y, ldy, none, finite);
 }
 
@@ -161,20 +162,17 @@ template <class T> void StoreRow(const float *from, int64_t columns, void *to, i
   }
 }
 
-// Rows of sums, `ld` apart, transposed: column j of them as T at to + j * stride.
+// Rows of sums, `ld` apart, transposed: column j of them as T at to + j * stride. Not at once: rows of T a power of two
+// apart would share the sets of L1 while they are filled four elements at a time.
 template <class T>
 void StoreColumns(const float *from, int64_t ld, int64_t rows, int64_t columns, void *to, int64_t stride) {
+  constexpr int64_t kColumns = 16, kRows = sparse::kStoreRows;
   T *y = static_cast<T *>(to);
-  if constexpr (std::is_same_v<T, float>) {
-    Gather(from, 1, ld, columns, rows, y, stride);
-  } else {
-    constexpr int64_t kColumns = 16, kRows = sparse::kStoreRows;
-    HWY_ALIGN float turned[kColumns * kRows];
-    for (int64_t j = 0; j < columns; j += kColumns) {
-      const int64_t n = columns - j < kColumns ? columns - j : kColumns;
-      Gather(from + j, 1, ld, n, rows, turned, kRows);
-      for (int64_t i = 0; i < n; ++i) StoreRow<T>(turned + i * kRows, rows, y + (j + i) * stride, 1);
-    }
+  HWY_ALIGN float turned[kColumns * kRows];
+  for (int64_t j = 0; j < columns; j += kColumns) {
+    const int64_t n = columns - j < kColumns ? columns - j : kColumns;
+    Gather(from + j, 1, ld, n, rows, turned, kRows);
+    for (int64_t i = 0; i < n; ++i) StoreRow<T>(turned + i * kRows, rows, y + (j + i) * stride, 1);
   }
 }
 

@@ -33,14 +33,13 @@ namespace {
 
 constexpr double kStepsPerMicrosecond = 300;  // about, of packed groups, four vectors wide
 
-// Strips of the columns, four vectors wide or less: whole ones, and one or two or four vectors for the rest.
+// Strips of the columns, four vectors wide or less: whole ones, and as many vectors as it takes for the rest.
 struct Strips {
   int64_t width, columns, count, padded;  // columns, and what the strips hold together
   Strips(int64_t columns_, int64_t width_) : width(width_), columns(columns_) {
-    const int64_t rest = columns % width, lanes = SpmmLanes_simd()();
-    const int64_t tail = rest == 0 ? 0 : rest <= lanes ? lanes : rest <= 2 * lanes ? 2 * lanes : 4 * lanes;
-    count = columns / width + (rest != 0);
-    padded = columns / width * width + tail;
+    const int64_t lanes = SpmmLanes_simd()();
+    count = (columns + width - 1) / width;
+    padded = (columns + lanes - 1) / lanes * lanes;
   }
   int64_t begin(int64_t s) const { return s * width; }
   int64_t width_of(int64_t s) const { return std::min(width, padded - s * width); }

@@ -177,9 +177,9 @@ def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, of, zero, wei
 @pytest.mark.parametrize("density,swapped", [(0.03, ["SparseMatMul"]), (0.5, ["Dense"])])
 def test_an_exported_pruned_layer(tmp_path, density, swapped):
     rng = np.random.default_rng(2)
-    w, bias, x = normal(35, 180), normal(35, seed=1), normal(9, 180, seed=3)
+    w, bias, x = normal(270, 300), normal(270, seed=1), normal(9, 300, seed=3)
     w[rng.random(w.shape) >= density] = 0
-    layer = nn.Dense(180, 35, weight_init=Tensor(w), bias_init=Tensor(bias))
+    layer = nn.Dense(300, 270, weight_init=Tensor(w), bias_init=Tensor(bias))
     got, found = grafted(layer, x, tmp_path)
     assert found == swapped
     x64 = x.astype(np.float64)

@@ -293,9 +293,9 @@ def test_a_pruned_weight_is_swapped(density, rows, swapped, spelling, dimensions
     given = rows or 12
     lead = (given,) if dimensions == 2 else (1, given) if given % 2 else (2, given // 2)
     rng = np.random.default_rng(5)
-    w = rng.standard_normal((200, 100)).astype(np.float32)
+    w = rng.standard_normal((400, 390)).astype(np.float32)
     w.ravel()[rng.permutation(w.size)[: round(w.size * (1 - density))]] = 0
-    net, x = Pruned(w, spelling), rng.standard_normal((*lead, 200)).astype(np.float32)
+    net, x = Pruned(w, spelling), rng.standard_normal((*lead, 400)).astype(np.float32)
     bias = net.dense.bias.asnumpy() if spelling == "Dense" else net.bias.asnumpy() if spelling == "ONNX" else 0.0
     net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, *x.shape[1:]], dtype=opgraft.float32))
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
@@ -320,7 +320,7 @@ def test_a_pruned_weight_is_swapped(density, rows, swapped, spelling, dimensions
 def test_a_pruned_weight_of_a_half_type_is_swapped(dtype, density, rows, swapped, of_a):
     of, u = DTYPES[dtype]
     rng = np.random.default_rng(6)
-    w = rng.standard_normal((100, 200)).astype(of)
+    w = rng.standard_normal((260, 300)).astype(of)
     w.ravel()[rng.permutation(w.size)[: round(w.size * (1 - density))]] = 0
 
     class Layer(nn.Cell):
@@ -331,13 +331,35 @@ def test_a_pruned_weight_of_a_half_type_is_swapped(dtype, density, rows, swapped
         def construct(self, x):
             return ops.matmul(self.w, x, transpose_b=True) if of_a else ops.matmul(x, self.w, transpose_b=True)
 
-    x = rng.standard_normal((rows or 12, 200)).astype(of)
+    x = rng.standard_normal((rows or 12, 300)).astype(of)
     net = Layer()
-    net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, 200], dtype=getattr(opgraft, dtype)))
+    net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, 300], dtype=getattr(opgraft, dtype)))
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
     assert ("SparseMatMul" in str(report.swapped)) == swapped and not report.left
     want, bound = exact(w, x.T) if of_a else (a.T for a in exact(w, x.T))
     close(net(Tensor(x)).asnumpy(), want, bound, u)
+
+
+# Of a small matrix what is spared is less than what the packed form takes: the shorter side, the density, the vectors.
+SMALL = [
+    (390, 0.015, 1, True), (380, 0.015, 1, False), (260, 0.09, 8, True), (250, 0.09, 8, False), (260, 0.09, None, True),
+    (250, 0.09, None, False), (130, 0.09, 16, True), (130, 0.09, 15, False), (120, 0.09, 16, False),
+    (70, 0.09, 48, True), (70, 0.09, 47, False), (60, 0.09, 100, False), (130, 0.29, 32, True), (120, 0.29, 64, False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("side,density,rows,swapped", SMALL)
+def test_a_small_matrix_stays_dense(side, density, rows, swapped, turned):
+    rng = np.random.default_rng(7)
+    w = rng.standard_normal((side, 400)[:: -1 if turned else 1]).astype(np.float32)
+    w.ravel()[rng.permutation(w.size)[: round(w.size * (1 - density))]] = 0
+    net, x = Pruned(w, "MatMulExt"), rng.standard_normal((rows or 12, len(w))).astype(np.float32)
+    net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, len(w)], dtype=opgraft.float32))
+    report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
+    assert ("SparseMatMul" in str(report.swapped)) == swapped
+    bound = (len(w) + 5) * 2.0**-24 * (abs(x.astype(np.float64)) @ abs(w))
+    close(net(Tensor(x)).asnumpy(), x.astype(np.float64) @ w, bound, 2.0**-24)
 
 
 def test_a_matrix_that_comes_with_the_call_is_not_swapped():
