@@ -110,15 +110,20 @@ double slope_of(Slope of, double x) {
   return 0;
 }
 
+// From here down the derivative is 0 to float32, since its exponential is: an infinite gradient times it is NaN.
+double vanishes_at(Slope of) { return of == kGeLU ? -10.031 : of == kGeLUErf ? -13.216 : -88.0297; }
+
 template <Slope slope> void Reference(Context &c) {
   const Slope of = chosen<slope>(c);
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), [&](auto zero) {
     using T = decltype(zero);
     const T *x = c.input(0).data<T>(), *dy = c.input(1).data<T>();
     for (int64_t i = 0; i < c.output(0).size(); ++i) {
-      const double v = slope_of(of, double(float(x[i])));
-      const bool none = v == 0 && (of == kRelu || of == kReLU6);  // a gradient of inf or NaN is not passed on
-      c.output(0).data<T>()[i] = none ? T(0.0f) : T(float(double(float(dy[i])) * v));
+      const double at = float(x[i]), g = float(dy[i]);
+      double v = slope_of(of, at);
+      const bool cuts = of == kRelu || of == kReLU6, none = v == 0 && cuts;  // inf and NaN are not passed on there
+      if (!cuts && std::isinf(g) && at <= vanishes_at(of)) v = 0;
+      c.output(0).data<T>()[i] = none ? T(0.0f) : T(float(g * v));
     }
   });
 }

@@ -6,6 +6,7 @@
 #define OPGRAFT_NORM_INL_H_
 #endif
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -93,8 +94,8 @@ template <class T, class G> HWY_INLINE void ScaleShift(const T *x, const Moments
         past, [&](auto, auto v) HWY_ATTR { return unit(v); }, y, n, x);
 }
 
-// 1 / sqrt(mean of x^2 + epsilon) of n > 0 elements. Squares that float32 does not hold are added in double.
-template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double epsilon) {
+// Sum of x^2 over n > 0 elements.
+template <class T> HWY_INLINE float SumOfSquares(const T *x, int64_t n) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
@@ -108,11 +109,15 @@ template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double eps
   }
   for (; i + lanes <= n; i += lanes) add(s0, LoadF32(d, x + i));
   if (i < n) add(s1, LoadF32N(d, x + i, size_t(n - i)));
-  const float sum = hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
-  double mean = double(sum) / double(n);
+  return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
+}
+
+// 1 / sqrt(mean of x^2 + epsilon) of n > 0 elements. Squares that float32 does not hold are added in double.
+template <class T> HWY_INLINE float InverseRms(const T *x, int64_t n, double epsilon) {
+  double mean = double(SumOfSquares(x, n)) / double(n);
   if (!Held(mean, epsilon)) {
     mean = 0;
-    for (i = 0; i < n; ++i) mean += double(float(x[i])) * double(float(x[i]));
+    for (int64_t i = 0; i < n; ++i) mean += double(float(x[i])) * double(float(x[i]));
     mean /= double(n);
   }
   return float(1.0 / std::sqrt(mean + epsilon));
@@ -129,32 +134,21 @@ HWY_INLINE void ScaleRow(const T *x, float scale, const G *gamma, T *y, int64_t 
         past, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
 }
 
-// Row r as it is normalised: x's, or the sum with the residual, which it stores, rounded to T. One that is short and
-// ends within a vector lies in `room` as well, whole: what was stored in part is not read back before it has left the
-// core's store buffer.
-inline constexpr int64_t kShortRow = 256;
-template <class T, class Rows> HWY_INLINE const T *NormalisedRow(const Rows &g, int64_t r, T *room) {
-  const hn::ScalableTag<float> d;
-  const int64_t n = g.n, lanes = int64_t(hn::Lanes(d));
-  const T *x = static_cast<const T *>(g.x) + r * n;
+// Rows from r on, `count` of them, as they are normalised: x's, or the sums with the residual, which it stores, rounded
+// to T. Several short ones at once: what was stored in part of a vector is not read back before it has left the core's
+// store buffer.
+template <class T, class Rows> HWY_INLINE const T *NormalisedRows(const Rows &g, int64_t r, int64_t count) {
+  const T *x = static_cast<const T *>(g.x) + r * g.n;
   if (!g.residual) return x;
-  const T *residual = static_cast<const T *>(g.residual) + r * n;
-  T *sum = static_cast<T *>(g.sum) + r * n;
-  if (n > kShortRow || n % lanes == 0) {
-    Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, n, x, residual);
-    return sum;
-  }
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto v = hn::Add(LoadF32(d, x + i), LoadF32(d, residual + i));
-    StoreF32(v, d, sum + i);
-    StoreF32(v, d, room + i);
-  }
-  const auto v = hn::Add(LoadF32N(d, x + i, size_t(n - i)), LoadF32N(d, residual + i, size_t(n - i)));
-  StoreF32N(v, d, sum + i, size_t(n - i));
-  StoreF32(v, d, room + i);
-  return room;
+  T *sum = static_cast<T *>(g.sum) + r * g.n;
+  Map([](auto, auto a, auto b) HWY_ATTR { return hn::Add(a, b); }, sum, count * g.n, x,
+      static_cast<const T *>(g.residual) + r * g.n);
+  return sum;
 }
+
+// How many rows of n elements make a block that stays in L1.
+inline constexpr int64_t kMostRows = 256;
+inline int64_t rows_together(int64_t n) { return std::clamp<int64_t>(2048 / std::max<int64_t>(n, 1), 1, kMostRows); }
 
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

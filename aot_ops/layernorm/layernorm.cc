@@ -53,9 +53,10 @@ namespace opgraft::HWY_NAMESPACE {
 
 template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
   const G *gamma = static_cast<const G *>(g.gamma), *beta = static_cast<const G *>(g.beta);
-  HWY_ALIGN T room[kShortRow];
-  for (int64_t r = begin; r < end; ++r) {
-    const T *x = NormalisedRow(g, r, room);
+  const int64_t together = rows_together(g.n);
+  const T *x = nullptr;
+  for (int64_t r = begin; r < end; ++r, x += g.n) {
+    if ((r - begin) % together == 0) x = NormalisedRows<T>(g, r, std::min(together, end - r));
     T *y = static_cast<T *>(g.y) + r * g.n;
     const Moments at = MeanVariance(x, g.n);
     const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));

@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/norm-inl.h"
+#include "aot_ops/common/short_rows-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_RMSNORM_ROWS_
@@ -44,15 +44,50 @@ template <class T> [[gnu::noinline]] void rms_norm_row(const RmsNormRows &g, int
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
+// Row r, x, by its scale, or one that float32 does not hold.
+template <class T, class G> HWY_INLINE void ByScale(const RmsNormRows &g, int64_t r, const T *x, float scale) {
+  if (g.rstd) g.rstd[r] = scale;
+  if (HWY_LIKELY(Normal(scale)))
+    ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n, g.past);
+  else rms_norm_row(g, r, x);
+}
+
+// Rows from r on whose scales are known, but for those that are 0.
+template <class T, class G>
+HWY_NOINLINE void ByScales(const RmsNormRows &g, int64_t r, int64_t count, const T *x, const float *scales) {
+  for (int64_t i = 0; i < count; ++i, x += g.n)
+    ByScale<T, G>(g, r + i, x, scales[i] > 0 ? scales[i] : InverseRms(x, g.n, g.epsilon));
+}
+
+// Short rows, whose scales are computed together: each alone takes two slow instructions, as does a vector of them.
+template <class T, class G>
+HWY_NOINLINE void ShortRowsOf(const RmsNormRows &g, int64_t begin, int64_t end, const RowsInVector *in) {
+  const int64_t together = rows_together(g.n);
+  HWY_ALIGN float scales[kMostRows + 2 * hn::MaxLanes(hn::ScalableTag<float>())];
+  for (int64_t r = begin; r < end; r += together) {
+    const int64_t count = std::min(together, end - r);
+    const T *x = NormalisedRows<T>(g, r, count);
+    SumsOfSquares(x, g.n, count, in, scales);
+    if (HWY_UNLIKELY(!InverseRmsOf(scales, g.n, count, g.epsilon))) {
+      ByScales<T, G>(g, r, count, x, scales);
+      continue;
+    }
+    if (g.rstd) std::copy_n(scales, count, g.rstd + r);
+    ScaleRows(x, scales, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n, count, in, g.past);
+  }
+}
+
 template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int64_t end) {
-  HWY_ALIGN T room[kShortRow];
-  for (int64_t r = begin; r < end; ++r) {
-    const T *x = NormalisedRow(g, r, room);
-    const float scale = InverseRms(x, g.n, g.epsilon);
-    if (g.rstd) g.rstd[r] = scale;
-    if (HWY_LIKELY(Normal(scale)))
-      ScaleRow(x, scale, static_cast<const G *>(g.gamma), static_cast<T *>(g.y) + r * g.n, g.n, g.past);
-    else rms_norm_row(g, r, x);
+  if (RowsInVector::fits(g.n)) {
+    const RowsInVector in(g.n);
+    ShortRowsOf<T, G>(g, begin, end, &in);
+  } else if (rows_together(g.n) > 1 && !g.past) {
+    ShortRowsOf<T, G>(g, begin, end, nullptr);
+  } else {  // past the caches, too: the next row comes meanwhile
+    for (int64_t r = begin; r < end; ++r) {
+      const T *x = NormalisedRows<T>(g, r, 1);
+      ByScale<T, G>(g, r, x, InverseRms(x, g.n, g.epsilon));
+    }
   }
   if (g.past) hwy::FlushStream();
 }

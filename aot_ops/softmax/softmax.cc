@@ -7,7 +7,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "softmax.h"
+#include "rows.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "softmax.cc"
@@ -17,109 +17,17 @@
 #include "aot_ops/common/activations-inl.h"
 #include "aot_ops/common/norm-inl.h"
 #include "mask-inl.h"
+#include "rows-inl.h"
+#include "strip-inl.h"
 // clang-format on
-
-#ifndef OPGRAFT_SOFTMAX_ROWS_
-#define OPGRAFT_SOFTMAX_ROWS_
-namespace opgraft {
-struct SoftmaxRows : SoftmaxAxis {
-  const void *x;
-  void *y;
-  float scale, mask_scale, fill;  // fill: what a score becomes that bools hide
-  bool nan_to_zero;               // a row that would be NaN
-  SoftmaxMask mask;
-};
-}  // namespace opgraft
-#endif
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-inline constexpr int kTogether = 2;
-
-// How far a score lies below the largest one: `below(s, most)`, by these two of scores as they are, and of x.
-struct Difference {
-  template <class V> HWY_INLINE V operator()(V s, V most) const { return hn::Sub(s, most); }
-};
-struct Scaled {
-  hn::Vec<hn::ScalableTag<float>> scale;  // above 0
-  template <class V> HWY_INLINE V operator()(V s, V most) const { return hn::Mul(hn::Sub(s, most), scale); }
-};
-
-// kRows neighbouring rows from row r on, of scores score(v, row, i) of a whole vector v from element i on,
-// score(v, row, i, rest) of the last elements; together, since a row alone waits for its maximum and its sum. float32
-// keeps in y the exponentials, and before them the scores where a mask makes them; half types, whose rounding before
-// the division would cost accuracy, keep both beside it, or of long rows compute them anew.
-template <int kRows, bool kMasked, class T, class Score, class Below = Difference>
-HWY_INLINE void ContiguousRows(const SoftmaxRows &g, int64_t r, const Score &score, const Below &below = Below()) {
-  const hn::ScalableTag<float> d;
-  const int64_t n = g.n;
-  const T *x = static_cast<const T *>(g.x) + r * n;
-  T *y = static_cast<T *>(g.y) + r * n;
-  const auto at = [&](int j, int64_t i, auto... k)
-                      HWY_ATTR { return score(LoadSome(d, x + j * n + i, k...), j, i, k...); };
-  const int64_t lanes = int64_t(hn::Lanes(d)), whole = n / lanes * lanes;
-  const size_t rest = size_t(n - whole);
-  const auto inside = hn::FirstN(d, rest);
-  const auto lowest = hn::Set(d, -HUGE_VALF);
-  constexpr bool kFloat = std::is_same_v<T, float>;
-  constexpr int64_t kRoom = kFloat ? 1 : 8192;
-  HWY_ALIGN float room[kRoom];
-  const auto rows = [&](auto keeps) HWY_ATTR __attribute__((always_inline)) {
-    constexpr bool kKeeps = decltype(keeps)::value;
-    const auto place = [&](int j, int64_t i) {
-      if constexpr (kFloat) return y + j * n + i;
-      else return room + j * whole + i;
-    };
-    hn::Vec<decltype(d)> most[kRows], tail[kRows], sum[kRows];
-    for (int j = 0; j < kRows; ++j) {
-      tail[j] = rest ? hn::IfThenElse(inside, at(j, whole, rest), lowest) : lowest;
-      most[j] = tail[j];
-      sum[j] = hn::Zero(d);
-    }
-    constexpr bool kScores = kKeeps && (kMasked || !kFloat);
-    for (int64_t i = 0; i < whole; i += lanes)
-      for (int j = 0; j < kRows; ++j) {
-        const auto s = at(j, i);
-        if constexpr (kScores) hn::StoreU(s, d, place(j, i));
-        most[j] = hn::Max(most[j], s);
-      }
-    for (int j = 0; j < kRows; ++j) most[j] = hn::MaxOfLanes(d, most[j]);
-    for (int64_t i = 0; i < whole; i += lanes)
-      for (int j = 0; j < kRows; ++j) {
-        auto s = most[j];
-        if constexpr (kScores) s = hn::LoadU(d, place(j, i));
-        else s = at(j, i);
-        const auto e = ExpBelow0(d, below(s, most[j]));
-        if constexpr (kKeeps) hn::StoreU(e, d, place(j, i));
-        sum[j] = hn::Add(sum[j], e);
-      }
-    for (int j = 0; j < kRows; ++j) {
-      if (rest) {
-        tail[j] = hn::IfThenElseZero(inside, ExpBelow0(d, below(tail[j], most[j])));
-        sum[j] = hn::Add(sum[j], tail[j]);
-      }
-      sum[j] = hn::Div(hn::Set(d, 1.0f), hn::SumOfLanes(d, sum[j]));
-      if (rest) tail[j] = hn::Mul(tail[j], sum[j]);
-    }
-    for (int64_t i = 0; i < whole; i += lanes)
-      for (int j = 0; j < kRows; ++j) {
-        auto e = hn::Zero(d);
-        if constexpr (kKeeps) e = hn::LoadU(d, place(j, i));
-        else e = ExpBelow0(d, below(at(j, i), most[j]));
-        StoreF32(hn::Mul(e, sum[j]), d, y + j * n + i);
-      }
-    if (rest)
-      for (int j = 0; j < kRows; ++j) StoreF32N(tail[j], d, y + j * n + whole, rest);
-  };
-  if (kFloat || kRows * whole <= kRoom) rows(std::true_type());
-  else rows(std::false_type());
-}
-
 // kVectors of neighbouring columns, or one of `width` elements, of n elements that are `stride` apart; load(k, j) gives
 // their scores. They are kept side by side where there is room for them: far apart many share the cache's few places
 // for such addresses. ahead(k) fetches what the next columns take.
-inline constexpr int64_t kKept = 32768, kWide = 4;
+inline constexpr int64_t kWide = 4;
 template <int64_t kVectors, class T, class Load, class Ahead, class Below = Difference>
 HWY_INLINE void Columns(const Load &load, const Ahead &ahead, float *HWY_RESTRICT kept, T *y, int64_t n, int64_t stride,
                         size_t width, const Below &below = Below()) {
@@ -210,10 +118,22 @@ template <Kind kind, int kRows, class T> HWY_INLINE void ScoreRows(const Softmax
   if constexpr (kind == kAdded) AddedRows<kRows, T>(g, r);
   if constexpr (kind == kChosen) ChosenRows<kRows, T>(g, r);
 }
-template <Kind kind, class T> void RowsTogether(const SoftmaxRows &g, int64_t begin, int64_t end) {
+template <Kind kind, int kMost, int64_t kRoom, class T>
+HWY_NOINLINE void RowsKept(SoftmaxRows g, int64_t begin, int64_t end) {
+  HWY_ALIGN float room[kRoom];
+  g.room = room, g.kept = kRoom;
   int64_t r = begin;
-  for (; r + kTogether <= end; r += kTogether) ScoreRows<kind, kTogether, T>(g, r);
+  if constexpr (kMost > 1)  // short ones wait the longer for it
+    if (g.n <= 2 * int64_t(hn::Lanes(hn::ScalableTag<float>())))
+      for (; r + 2 * kMost <= end; r += 2 * kMost) ScoreRows<kind, 2 * kMost, T>(g, r);
+  if constexpr (kMost > 1)
+    for (; r + kMost <= end; r += kMost) ScoreRows<kind, kMost, T>(g, r);
   for (; r < end; ++r) ScoreRows<kind, 1, T>(g, r);
+}
+template <Kind kind, class T> void RowsTogether(const SoftmaxRows &g, int64_t begin, int64_t end) {
+  if constexpr (std::is_same_v<T, float>) return RowsKept<kind, kTogether, 1, T>(g, begin, end);
+  else if (kTogether * g.n <= kKeptShort || g.n > kKept) return RowsKept<kind, kTogether, kKeptShort, T>(g, begin, end);
+  else return RowsKept<kind, 1, kKept, T>(g, begin, end);
 }
 
 // Rows [begin, end) that are NaN, which they are throughout.
@@ -243,6 +163,14 @@ template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t e
   int64_t from = -1;             // where the mask lies for row r
   for (int64_t r = begin, width; r < end; r += width) {
     const int64_t column = r % inner, left = length - column % length;
+    if constexpr (std::is_same_v<T, float>)
+      if (width = strip_width(g.n, std::min(inner - column, end - r)); !g.mask.data && width > 0) {
+        const float *x = static_cast<const float *>(g.x) + g.begin(r);
+        float *y = static_cast<float *>(g.y) + g.begin(r);
+        if (g.scale == 1.0f) Strip(x, y, g.n, inner, width, Difference());
+        else Strip(x, y, g.n, inner, width, Scaled{scale});
+        continue;
+      }
     width = std::min({inner - column, end - r, length < lanes ? lanes : left});
     width = width >= wide ? wide : std::min(width, lanes);
     const int64_t at = g.begin(r);

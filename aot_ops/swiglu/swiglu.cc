@@ -13,16 +13,30 @@
 #include "opgraft/simd.h"
 #include "aot_ops/common/activations-inl.h"
 #include "aot_ops/common/stream-inl.h"
+#include "halves-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 template <class V> struct Gradients { V x, gate; };
+// a b slope where a b overflows: the slope is at most 1.1, and may make it a number that float32 holds. The larger one
+// times half of it holds in any case, and what underflows then is no more than the result.
+template <class D, class V = hn::Vec<D>> HWY_INLINE V LargeProduct(D d, V a, V b, V slope) {
+  const auto less = hn::Lt(hn::Abs(a), hn::Abs(b));
+  const V most = hn::IfThenElse(less, b, a), least = hn::IfThenElse(less, a, b);
+  const V half = hn::Mul(hn::Mul(most, hn::Mul(slope, hn::Set(d, 0.5f))), least);
+  return hn::Add(half, half);
+}
 // dy SiLU(gate) and dy x SiLU'(gate).
 template <class T, class D, class V = hn::Vec<D>> HWY_INLINE Gradients<V> Gradient(D d, V x, V gate, V dy) {
   const auto silu = SiluWithSlope<T>(d, gate);
-  return {hn::Mul(dy, silu.y), hn::Mul(hn::Mul(dy, x), silu.slope)};
+  const V both = hn::Mul(dy, x);
+  V dgate = hn::Mul(both, silu.slope);
+  if constexpr (!std::is_same_v<T, ::opgraft::float16>)  // whose products float32 holds
+    if (const auto held = hn::Lt(hn::Abs(both), hn::Set(d, HUGE_VALF)); HWY_UNLIKELY(!hn::AllTrue(d, held)))
+      dgate = hn::IfThenElse(held, dgate, LargeProduct(d, dy, x, silu.slope));
+  return {hn::Mul(dy, silu.y), dgate};
 }
 
 template <class T> void Separate(const void *x, const void *gate, void *y, int64_t n, bool past) {
@@ -87,6 +101,7 @@ HWY_AFTER_NAMESPACE();
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Separate)
 OPGRAFT_SIMD_FLOATS(SeparateGrad)
+OPGRAFT_SIMD_FLOATS(ShortHalves)
 OPGRAFT_SIMD_FLOATS(Interleaved)
 OPGRAFT_SIMD_FLOATS(InterleavedGrad)
 
@@ -100,6 +115,10 @@ double slope(double gate) {
   const double g = gate < -800 ? -800 : gate > 800 ? 800 : gate, s = 1 / (1 + std::exp(-g));
   return s * (1 + g / (1 + std::exp(g)));
 }
+// v times what comes of the gate, in double. The logistic function of a gate below -127 ln2 is 0 to float32, and an
+// infinite v times it NaN.
+double times(double v, double gate, double of_gate) { return v * (std::isinf(v) && gate <= -88.0297 ? 0 : of_gate); }
+double unit(double v, double gate) { return times(v, gate, silu(gate)); }
 
 template <class Body> void for_type(Context &c, const Body &body) {
   dispatch<float, float16, bfloat16>(c, c.input(0).dtype(), body);
@@ -143,8 +162,7 @@ void ReferenceSeparate(Context &c) {
   for_type(c, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < c.output(0).size(); ++i)
-      c.output(0).data<T>()[i] =
-          T(float(double(float(c.input(0).data<T>()[i])) * silu(float(c.input(1).data<T>()[i]))));
+      c.output(0).data<T>()[i] = T(float(unit(float(c.input(0).data<T>()[i]), float(c.input(1).data<T>()[i]))));
   });
 }
 void ReferenceSeparateGrad(Context &c) {
@@ -153,8 +171,8 @@ void ReferenceSeparateGrad(Context &c) {
     for (int64_t i = 0; i < c.output(0).size(); ++i) {
       const double x = float(c.input(0).data<T>()[i]), g = float(c.input(1).data<T>()[i]),
                    dy = float(c.input(2).data<T>()[i]);
-      c.output(0).data<T>()[i] = T(float(dy * silu(g)));
-      c.output(1).data<T>()[i] = T(float(dy * x * slope(g)));
+      c.output(0).data<T>()[i] = T(float(unit(dy, g)));
+      c.output(1).data<T>()[i] = T(float(times(dy * x, g, slope(g))));
     }
   });
 }
@@ -216,7 +234,7 @@ void ReferenceInterleaved(Context &c) {
     using T = decltype(zero);
     const T *x = c.input(0).data<T>();
     for (int64_t i = 0; i < c.output(0).size(); ++i)
-      c.output(0).data<T>()[i] = T(float(double(float(x[2 * i + up])) * silu(float(x[2 * i + gate]))));
+      c.output(0).data<T>()[i] = T(float(unit(float(x[2 * i + up]), float(x[2 * i + gate]))));
   });
 }
 void ReferenceInterleavedGrad(Context &c) {
@@ -226,8 +244,8 @@ void ReferenceInterleavedGrad(Context &c) {
     const T *x = c.input(0).data<T>();
     for (int64_t i = 0; i < c.input(1).size(); ++i) {
       const double v = float(x[2 * i + up]), g = float(x[2 * i + gate]), dy = float(c.input(1).data<T>()[i]);
-      c.output(0).data<T>()[2 * i + up] = T(float(dy * silu(g)));
-      c.output(0).data<T>()[2 * i + gate] = T(float(dy * v * slope(g)));
+      c.output(0).data<T>()[2 * i + up] = T(float(unit(dy, g)));
+      c.output(0).data<T>()[2 * i + gate] = T(float(times(dy * v, g, slope(g))));
     }
   });
 }
@@ -271,6 +289,13 @@ void InferHalvesGrad(InferContext &c) {
 
 void KernelHalves(Context &c) {
   const Halves h(c);
+  if (h.half > 0 && h.half <= 32) {
+    const auto kernel = ShortHalves_simd(c.input(0).dtype());
+    c.parallel_for(h.rows, kGrain / std::max<int64_t>(h.half, 1), [&](int64_t b, int64_t e) {
+      kernel(c.input(0).raw(), c.output(0).raw(), h.half, h.rows, b, e, h.gate_first);
+    });
+    return;
+  }
   const bool past = h.half >= 1024 && goes_past_caches(c);  // not line by line
   const auto kernel = Separate_simd(c.input(0).dtype());
   const char *x = c.input(0).data<char>();
@@ -302,7 +327,7 @@ void ReferenceHalves(Context &c) {
     const T *x = c.input(0).data<T>();
     h.walk(0, h.rows * h.half, [&](int64_t at, int64_t gate, int64_t i, int64_t n) {
       for (int64_t k = 0; k < n; ++k)
-        c.output(0).data<T>()[i + k] = T(float(double(float(x[at + k])) * silu(float(x[gate + k]))));
+        c.output(0).data<T>()[i + k] = T(float(unit(float(x[at + k]), float(x[gate + k]))));
     });
   });
 }
@@ -315,8 +340,8 @@ void ReferenceHalvesGrad(Context &c) {
     h.walk(0, h.rows * h.half, [&](int64_t at, int64_t gate, int64_t i, int64_t n) {
       for (int64_t k = 0; k < n; ++k) {
         const double g = float(x[gate + k]), dy = float(c.input(1).data<T>()[i + k]);
-        dx[at + k] = T(float(dy * silu(g)));
-        dx[gate + k] = T(float(dy * double(float(x[at + k])) * slope(g)));
+        dx[at + k] = T(float(unit(dy, g)));
+        dx[gate + k] = T(float(times(dy * double(float(x[at + k])), g, slope(g))));
       }
     });
   });
