@@ -267,6 +267,13 @@ REFUSED = [
     ),
     refused("Reshape", "shape may hold -1 once", ("float32", (4, 6)), i64(-1, -1)),
     refused("Reshape", r"x.shape \(4, 6\) does not divide into shape", ("float32", (4, 6)), i64(-1, 5)),
+    refused("Reshape", r"shape\[1\] must be at least 0, or -1 for what is left, got -2", ("float32", (6,)), i64(3, -2)),
+    refused(
+        "Reshape",
+        r"shape\[0\] must be at least 0, or -1 for .*, got -9223372036854775808",
+        ("float32", (6,)),
+        i64(-(2**63), -1),
+    ),
     refused("Reshape", "shape must be int64 or int32, got float32", ("float32", (4,)), ("float32", (1,))),
     refused("Flatten", r"x must have at least 1 dimension, got shape \(\)", ("float32", 1.0)),
     refused("FlattenExt", r"start_dim must be in \[-2, 2\), got 2", ("float32", (4, 5)), start_dim=2),
@@ -331,6 +338,12 @@ REFUSED = [
         "sizes in split_size must be at least 0, got -1",
         ("float32", (5,)),
         split_size=[-1, 6],
+    ),
+    refused(
+        "SplitWithSize",
+        r"split_size must add up to 5, dimension 0 of x, got \(9223372036854775807, 9223372036854775807, 7\)",
+        ("float32", (5,)),
+        split_size=[2**63 - 1, 2**63 - 1, 7],  # 5 by int64 that wraps around
     ),
     refused("SplitWithSize", "split_size must hold at least one number, got none", ("float32", (5,)), split_size=[]),
     refused("SplitWithSize", r"dim must be in \[-1, 1\), got 1", ("float32", (5,)), split_size=[5], dim=1),

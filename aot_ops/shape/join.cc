@@ -148,9 +148,14 @@ void InferSplitWithSize(InferContext &c) {
   const int64_t dim = c.input(0).dim(axis);
   int64_t total = 0;
   c.check(!sizes.empty(), "split_size must hold at least one number, got none");
-  for (int64_t n : sizes)
-    c.check(n >= 0 && !__builtin_add_overflow(total, n, &total), "sizes in split_size must be at least 0, got ", n);
-  c.check(dim < 0 || dim == total, "split_size must add up to ", dim, ", dimension ", axis, " of x, got ", sizes);
+  bool held = true;  // their sum, by int64
+  for (int64_t n : sizes) {
+    c.check(n >= 0, "sizes in split_size must be at least 0, got ", n);
+    held = held && !__builtin_add_overflow(total, n, &total);
+  }
+  c.check(held || dim >= 0, "split_size must add up to at most ", INT64_MAX, ", got ", sizes);
+  c.check(dim < 0 || (held && dim == total), "split_size must add up to ", dim, ", dimension ", axis, " of x, got ",
+          sizes);
   auto from = c.input(0).shape();
   Shape out(from.begin(), from.end());
   for (int64_t n : sizes) {

@@ -39,6 +39,9 @@ void InferReshape(InferContext &c) {
   auto from = c.input(0).shape();
   const auto rest = std::count(target.begin(), target.end(), -1);
   c.check(rest <= 1, "shape may hold -1 once, got ", target);
+  for (size_t k = 0; k < target.size(); ++k)
+    c.check(target[k] >= -1 || (c.args().dim_op && is_symbol(target[k])), "shape[", k,
+            "] must be at least 0, or -1 for what is left, got ", target[k]);
   Shape out = target;
   if (rest) *std::find(out.begin(), out.end(), -1) = rest_of(c, Shape(from.begin(), from.end()), target);
   const int64_t a = element_count(from), b = element_count(out);
