@@ -68,24 +68,21 @@ HWY_INLINE void TurnRow(const Rotation &r, const T *x, T *y, const Factors &f, i
   }
 }
 
-// `n` entries of a table as float32; kTwice: each two times.
+// `n` entries of a table as float32; kTwice: each two times. Whole vectors are written, up to kBehind floats behind
+// them.
+inline constexpr int64_t kBehind = 2 * hn::MaxLanes(hn::ScalableTag<float>());
 template <bool kTwice, class T> HWY_INLINE void Widen(const T *table, int64_t n, float *to) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  int64_t i = 0;
-  for (; i + lanes <= n; i += lanes) {
-    const auto v = LoadF32(d, table + i);
+  for (int64_t i = 0; i < n; i += lanes) {
+    const auto v = i + lanes <= n ? LoadF32(d, table + i) : LoadF32N(d, table + i, size_t(n - i));
     if constexpr (kTwice) hn::StoreInterleaved2(v, v, d, to + 2 * i);
     else hn::StoreU(v, d, to + i);
-  }
-  for (; i < n; ++i) {
-    if constexpr (kTwice) to[2 * i] = to[2 * i + 1] = float(table[i]);
-    else to[i] = float(table[i]);
   }
 }
 
 // The factors of the pairs [pair, pair + pairs) of a row whose table entries begin at `row`: read where they lie, or
-// brought into the form that TurnRow reads in `c` and `s`, 2 * pairs entries each.
+// brought into the form that TurnRow reads in `c` and `s`, 2 * pairs entries each; what lies behind them is next.
 template <class Table>
 HWY_INLINE Factors FactorsOf(const Rotation &r, int64_t row, int64_t pair, int64_t pairs, float *c, float *s) {
   const Table *cos = static_cast<const Table *>(r.cos) + row, *sin = static_cast<const Table *>(r.sin) + row;
@@ -109,7 +106,7 @@ HWY_INLINE Factors FactorsOf(const Rotation &r, int64_t row, int64_t pair, int64
 
 template <bool kBack, bool kInterleaved, bool kStream, class T>
 HWY_INLINE void RotateUnits(const Rotation &r, const Sheet &sheet, int64_t begin, int64_t end) {
-  HWY_ALIGN float c[2 * kTable], s[2 * kTable];
+  HWY_ALIGN float c[2 * kTable + kBehind], s[2 * kTable + kBehind];
   Factors factors[kRows];
   const int64_t block = block_of(r), blocks = (sheet.rows + block - 1) / block, parts = head_blocks(sheet);
   for (int64_t unit = begin; unit < end; ++unit) {
