@@ -1,7 +1,6 @@
-// ScaledDotProductAttention: softmax(q k^T scale + mask) v per head, by blocks of queries with a running
-// maximum and sum (Milakov and Gimelshein 2018; Dao et al. 2022), so that no more of the scores exists
-// than one tile per thread. Keys and values are packed once per call for the GEMM kernel; where few
-// queries would use the packed form (decoding), they are read where they lie.
+// ScaledDotProductAttention: softmax(q k^T scale + mask) v per head, by blocks of queries with a running maximum and
+// sum (Milakov and Gimelshein 2018; Dao et al. 2022), so that no more of the scores exists than one tile per thread.
+// Keys and values are packed once per call for the GEMM kernel, or, of few queries, read where they lie.
 #include "opgraft/op.h"
 
 #include <algorithm>
@@ -24,66 +23,18 @@
 
 #if HWY_ONCE
 #include "aot_ops/common/gemm-host.h"
+#include "heads.h"
 
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(Attend)
 OPGRAFT_SIMD_FLOATS(AttendDirect)
 OPGRAFT_SIMD_FLOATS(Join)
 OPGRAFT_SIMD(PackKeyPairs)
+OPGRAFT_SIMD(PackValuePairs)
 
 namespace {
 
 enum { kMask = 3, kMask2 };
-
-// Where the heads lie: before the sequence, behind it, behind it and the batches, or with their elements in one
-// dimension.
-enum Layout { kBHSD, kBSHD, kSBHD, kPacked };
-Layout layout_of(const Arguments &c) {
-  const std::string l = c.attr_string("layout", "BHSD");
-  c.check(l == "BHSD" || l == "BSHD" || l == "SBHD" || l == "BSE" || l == "BSHD_PACKED",
-          "layout must be BHSD, BSHD, SBHD, BSE or BSHD_PACKED, got '", l, "'");
-  return l == "BHSD" ? kBHSD : l == "BSHD" ? kBSHD : l == "SBHD" ? kSBHD : kPacked;
-}
-
-// The batches whose heads q has in one dimension, of layout SBHD; -1: not known.
-int64_t joined_batches(const Arguments &c) {
-  const int64_t heads = c.attr_int("heads", 0), all = c.input(0).dim(1);
-  return all < 0 || heads < 1 ? -1 : all / heads;
-}
-
-// An input's shape with the heads first, unless they are packed, and the sequence before the rows' elements; of more
-// dimensions than it may have, as it is. Nothing is allocated: it is asked for at every call.
-class HeadsShape {
- public:
-  HeadsShape(const Arguments &c, int input, Layout layout) : dims_(c.input(input).shape()) {
-    const size_t rank = dims_.size();
-    const bool apart = layout == kBSHD && rank == 4, turned = input == 1 && c.attr_bool("k_transposed", false);
-    if (layout == kSBHD && (rank == 3 || rank == 4)) {
-      own_[0] = rank == 4 ? dims_[1] : joined_batches(c);
-      own_[1] = rank == 4 ? dims_[2] : heads_of(c, dims_[1]);
-      own_[2] = dims_[0], own_[3] = dims_[rank - 1];
-      dims_ = own_;
-      return;
-    }
-    if (rank < 2 || rank > 4 || (!apart && !turned)) return;
-    std::copy(dims_.begin(), dims_.end(), own_);
-    if (apart) std::swap(own_[1], own_[2]);
-    if (turned) std::swap(own_[rank - 2], own_[rank - 1]);
-    dims_ = {own_, rank};
-  }
-  HeadsShape(const HeadsShape &) = delete;
-  std::span<const int64_t> operator*() const { return dims_; }
-
- private:
-  static int64_t heads_of(const Arguments &c, int64_t all) {
-    if (all == c.input(0).dim(1)) return c.attr_int("heads", 0);
-    const int64_t batches = joined_batches(c);
-    return all < 0 || batches < 1 ? -1 : all / batches;
-  }
-
-  int64_t own_[4];
-  std::span<const int64_t> dims_;
-};
 
 // Of three dimensions, [S, B H, D].
 void check_joined(InferContext &c, const char *const names[3]) {
@@ -259,9 +210,11 @@ Attention attention(const Arguments &c, bool cached) {
     }
     if (g.mask_count && g.masks[0].chosen) g.fill *= g.masks[0].factor;
   }
-  g.pairs = c.input(0).dtype() == OPGRAFT_BFLOAT16 && g.k_step == 1 && g.dim % 8 == 0 && simd::bf16_dot();
+  const bool in_pairs = c.input(0).dtype() == OPGRAFT_BFLOAT16 && !g.direct() && simd::bf16_dot();
+  g.pairs = in_pairs && g.k_step == 1 && g.dim % 8 == 0;
+  g.weight_pairs = in_pairs && !c.attr_bool("float_weights", false);
   g.k_floats = packed_floats(g.key_steps(), g.keys);
-  g.v_floats = packed_floats(g.keys, g.value_dim);
+  g.v_floats = packed_floats(g.value_steps(g.keys), g.value_dim);
   // By shapes and lengths alone, whatever number of threads there is: the same bits.
   g.chunks = (g.rows() + kRows - 1) / kRows;
   g.splits = splits(g, g.keys);
@@ -319,9 +272,11 @@ template <bool kCached> void Kernel(Context &c) {
       return static_cast<const char *>(all) + (head / g.kv_heads * at.batch + head % g.kv_heads * at.head) * element;
     };
     const int64_t n = g.length(head / g.kv_heads);
-    if (g.pairs) PackKeyPairs_simd()(from(g.k, g.k_at), g.k_at.row, g.dim, n, k + place * g.k_floats);
-    else f.pack({from(g.k, g.k_at), g.k_step, g.k_at.row}, g.dim, n, 0, panel_count(n), k + place * g.k_floats);
-    f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), v + place * g.v_floats);
+    float *const keys = k + place * g.k_floats, *const values = v + place * g.v_floats;
+    if (g.pairs) PackKeyPairs_simd()(from(g.k, g.k_at), g.k_at.row, g.dim, n, keys);
+    else f.pack({from(g.k, g.k_at), g.k_step, g.k_at.row}, g.dim, n, 0, panel_count(n), keys);
+    if (g.weight_pairs) PackValuePairs_simd()(from(g.v, g.v_at), g.v_at.row, g.value_dim, n, values);
+    else f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), values);
   };
   const auto attend = Attend_simd(t);
   const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;

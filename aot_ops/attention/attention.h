@@ -55,7 +55,8 @@ struct Attention {
   bool nan_to_zero;     // a row that would be NaN
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;
-  bool pairs;  // keys are packed in pairs of their elements, which are bfloat16 (PackKeyPairs), as q's rows are
+  bool pairs;         // keys are packed in pairs of their elements, which are bfloat16 (PackKeyPairs), as q's rows are
+  bool weight_pairs;  // values are in pairs of their rows (PackValuePairs), as weights are, which round to bfloat16
   int64_t first_packed;        // whose head of keys lies there, of all batches'
   bool next;                   // another head is worked on when this one is done
   int64_t k_floats, v_floats;  // per head of keys
@@ -110,6 +111,7 @@ struct Attention {
     f(own);
   }
   int64_t key_steps() const { return pairs ? dim / 2 : dim; }  // of a product with packed keys
+  int64_t value_steps(int64_t keys) const { return weight_pairs ? (keys + 1) / 2 : keys; }  // with packed values
   bool direct() const { return queries <= kDirectQueries || rows() <= kDirectRows; }
 };
 

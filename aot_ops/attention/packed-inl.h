@@ -84,6 +84,30 @@ inline void PackKeyPairs(const void *keys, int64_t row, int64_t dim, int64_t n, 
   }
 }
 
+// n values, rows of `dim` bfloat16, `row` elements apart, in panels: of a step each column's elements of two rows, of
+// which the second is 0 behind an odd n.
+inline void PackValuePairs(const void *values, int64_t row, int64_t dim, int64_t n, float *to) {
+  const hn::ScalableTag<uint32_t> d;
+  const hn::Rebind<uint16_t, decltype(d)> half;
+  const int64_t lanes = int64_t(hn::Lanes(d)), steps = (n + 1) / 2;
+  for (int64_t column = 0; column < dim; column += kPanel, to += steps * kPanel) {
+    auto *panel = reinterpret_cast<uint32_t *>(to);
+    for (int64_t i = 0; i < n; i += 2) {
+      const auto *from = static_cast<const uint16_t *>(values) + i * row + column;
+      for (int64_t j = 0; j < kPanel; j += lanes, panel += lanes) {
+        const size_t count = size_t(std::clamp<int64_t>(dim - column - j, 0, lanes));
+        const auto words = [&](const uint16_t *p) HWY_ATTR {
+          uint16_t rest[kPanel] = {};
+          if (count < size_t(lanes)) p = static_cast<const uint16_t *>(std::memcpy(rest, p, 2 * count));
+          return hn::PromoteTo(d, hn::LoadU(half, p));
+        };
+        const auto first = words(from + j);
+        hn::StoreU(i + 1 < n ? hn::Or(first, hn::ShiftLeft<16>(words(from + row + j))) : first, d, panel);
+      }
+    }
+  }
+}
+
 // Rows of q times a panel of keys, of g.key_steps() steps.
 template <class T> HWY_INLINE void Scores(const Attention &g, int64_t rows, const float *q, const float *panel,
                                           float *scores, Ahead ahead) {
@@ -95,6 +119,21 @@ template <class T> HWY_INLINE void Scores(const Attention &g, int64_t rows, cons
                          kKeys, ahead);
 #endif
   MicroRows(rows, q, steps, panel, steps, scores, kKeys, false, ahead);
+}
+
+// sums = the weights of n keys times a panel of values, added where `more`.
+template <class T> HWY_INLINE void Weighed(const Attention &g, int64_t rows, const float *weights, const float *panel,
+                                           int64_t n, float *sums, int64_t width, bool more) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, ::opgraft::bfloat16>)
+    if (g.weight_pairs) {
+      const auto *pairs = reinterpret_cast<const Bf16Pair *>(panel);
+      const int64_t steps = (n + 1) / 2;
+      return MicroRowsOf(rows, weights, kKeys, pairs, steps, more ? sums : nullptr, width, sums, width,
+                         AheadOf(pairs, pairs, steps, rows, 0, rows));
+    }
+#endif
+  MicroRows(rows, weights, kKeys, panel, n, sums, width, more);
 }
 
 // Units [begin, end) of (batch, head of keys, block of its queries).
@@ -144,8 +183,8 @@ template <class T> void Attend(const Attention &g, int64_t begin, int64_t end) {
       for (int64_t column = 0; column < width; column += kPanel)
         for (int64_t r = 0, tile; r < rows; r += tile) {
           tile = TileSize(rows, r);
-          MicroRows(tile, scores + r * kKeys, kKeys, values + column * length + t * kPanel, n,
-                    sums + r * width + column, width, t > 0);
+          const float *panel = values + column * g.value_steps(length) + g.value_steps(t) * kPanel;
+          Weighed<T>(g, tile, scores + r * kKeys, panel, n, sums + r * width + column, width, t > 0);
         }
     }
     for (int64_t r = 0; r < rows; ++r) {

@@ -15,6 +15,7 @@
 
 #include "opgraft/simd.h"
 #include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/gemm-inl.h"
 #include "aot_ops/common/map-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -95,6 +96,14 @@ template <Masking kMask, class T> HWY_INLINE float MaskRow(const Attention &g, f
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
+#if HWY_TARGET == HWY_AVX3
+// lower's elements, then upper's, rounded to bfloat16. As assembly, as AddProducts is, and only where that may be.
+HWY_INLINE GemmVec RoundToPairs(GemmVec lower, GemmVec upper) {
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(lower.raw) : "v"(lower.raw), "v"(upper.raw));
+  return lower;
+}
+#endif
+
 // The sum of v's blocks of 128 bits.
 template <class D> HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumOfBlocks(D d, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(d) <= 4) {
@@ -135,6 +144,43 @@ template <int kR> HWY_INLINE void Weights(float *s, int64_t apart, int64_t n, co
   std::copy(all, all + kR, sums);
 }
 
+#if HWY_TARGET == HWY_AVX3
+// The same rounded to bfloat16, in the first half of their places, with a 0 behind an odd n. What is summed is what was
+// rounded: the result is a mean of the values whose weights are off, none that is off by what the weights' sum is.
+template <int kR> HWY_INLINE void WeightPairs(float *s, int64_t apart, int64_t n, const float *base, float *sums) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d));
+  const auto ones = hn::BitCast(d, hn::Set(hn::RebindToUnsigned<decltype(d)>(), 0x3f803f80u));
+  hn::Vec<decltype(d)> shift[kR], sum[kR];
+#pragma GCC unroll 4
+  for (int r = 0; r < kR; ++r) shift[r] = hn::Set(d, base[r]), sum[r] = hn::Zero(d);
+  for (int64_t i = 0; i < n; i += 2 * lanes) {
+    const bool both = i + lanes < n;  // behind a tile's last scores nothing was written
+#pragma GCC unroll 4
+    for (int r = 0; r < kR; ++r) {
+      const float *from = s + r * apart + i;
+      const auto p = ExpBelow0(d, hn::Sub(hn::LoadU(d, from), shift[r]));
+      const auto q = both ? ExpBelow0(d, hn::Sub(hn::LoadU(d, from + lanes), shift[r])) : hn::Zero(d);
+      const auto pairs = RoundToPairs(p, q);
+      hn::StoreU(pairs, d, s + r * apart + i / 2);
+      sum[r] = AddProducts<Bf16Pair>(pairs, ones, sum[r]);
+    }
+  }
+  float all[4];
+  StoreSums(d, sum[0], sum[kR > 1 ? 1 : 0], sum[kR > 1 ? 2 : 0], sum[kR - 1], all);
+  std::copy(all, all + kR, sums);
+}
+#endif
+
+template <int kR, class T>
+HWY_INLINE void WeightRows(const Attention &g, float *s, int64_t apart, int64_t n, const float *base, float *sums) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, ::opgraft::bfloat16>)
+    if (g.weight_pairs) return WeightPairs<kR>(s, apart, n, base, sums);
+#endif
+  Weights<kR>(s, apart, n, base, sums);
+}
+
 // The scores of n keys from key t on, of rows that lie `apart`, become weights e^(s - m), 0 where a row does not see
 // the key.
 template <Masking kMask, class T, int kMost> HWY_INLINE void SoftmaxRows(const Attention &g, float *scores,
@@ -152,11 +198,11 @@ template <Masking kMask, class T, int kMost> HWY_INLINE void SoftmaxRows(const A
   int64_t r = 0;
   for (; r + 4 <= rows; r += 4) {
     for (int j = 0; j < 4; ++j) maximum(r + j);
-    Weights<4>(scores + r * apart, apart, n, base + r, sums + r);
+    WeightRows<4, T>(g, scores + r * apart, apart, n, base + r, sums + r);
   }
   for (; r < rows; ++r) {
     maximum(r);
-    Weights<1>(scores + r * apart, apart, n, base + r, sums + r);
+    WeightRows<1, T>(g, scores + r * apart, apart, n, base + r, sums + r);
   }
   for (r = 0; r < rows; ++r) state.l[r] = state.l[r] * state.before[r] + sums[r];
 }

@@ -55,6 +55,8 @@ REFERENCE = {
     "SiLU": lambda x: x / (1.0 + np.exp(-x)),
     "ReLU": lambda x: np.maximum(x, 0),
     "ReLU6": lambda x: np.clip(x, 0, 6),
+    "HSigmoid": lambda x: np.clip(x + 3, 0, 6) / 6,
+    "HSwish": lambda x: x * np.clip(x + 3, 0, 6) / 6,
     "Round": np.rint,
     "ClampScalar": lambda x, min=-INF, max=INF: np.minimum(np.maximum(x, min), max),
     "Neg": np.negative,
@@ -85,6 +87,8 @@ FUNCTIONS = [
     "SiLU",
     "ReLU",
     "ReLU6",
+    "HSigmoid",
+    "HSwish",
     "Round",
     "Neg",
     "Square",
@@ -98,7 +102,8 @@ TOLERANCE = {"float32": 2.0**-24, "float16": 1.01 * 2.0**-11, "bfloat16": 1.01 *
 # Half of float16's smallest step; the smallest normal number of the others, below which exp gives 0.
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126, "int32": 0, "int64": 0}
 # Roundings to float32, the twin's included: 1/sqrt makes two; exp is good to 2 ulp, log to 1, erf to 3.5e-7, tanh to
-# 3e-7, cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU and FastGeLU a product more. Erfc: 2 from
+# 3e-7, cos and sin to 3 ulp; Sigmoid and SiLU add a sum and a quotient, GeLU and FastGeLU a product more; HSwish has a
+# sum, 1/6 and two products. Erfc: 2 from
 # the formula's 1.2e-7, 4 from each exp, 5 from a polynomial whose terms add up to 2.5, 3 from t and the products, and
 # the twin's.
 ROUNDINGS = {
@@ -113,6 +118,8 @@ ROUNDINGS = {
     "Tanh": 6,
     "Sigmoid": 7,
     "SiLU": 7,
+    "HSigmoid": 4,
+    "HSwish": 5,
     "Square": 2,
     "GeLU": 8,
     "Cos": 7,

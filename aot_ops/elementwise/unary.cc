@@ -37,7 +37,9 @@ enum UnaryOp {
   kCos,
   kSin,
   kFastGeLU,
-  kLog
+  kLog,
+  kHSigmoid,
+  kHSwish
 };
 
 // They wrap.
@@ -111,6 +113,11 @@ template <UnaryOp op, class T, class D, class V> HWY_INLINE V Apply(D d, V x) {
   if constexpr (op == kSiLU) return Silu<T>(d, x);
   if constexpr (op == kReLU) return hn::IfThenZeroElse(hn::Lt(x, hn::Zero(d)), x);
   if constexpr (op == kReLU6) return ReLU6Of(d, x);
+  // The factor is at most 1: what float32 holds stays finite.
+  if constexpr (op == kHSigmoid || op == kHSwish) {
+    const V gate = hn::Mul(ReLU6Of(d, hn::Add(x, hn::Set(d, 3.0f))), hn::Set(d, 1.0f / 6.0f));
+    return op == kHSwish ? hn::Mul(x, gate) : gate;
+  }
   if constexpr (op == kRound) return hn::Round(x);  // halves to even
   if constexpr (op == kNeg) return hn::Neg(x);
   if constexpr (op == kAbs) return hn::Abs(x);
@@ -153,6 +160,8 @@ template <class T> void UnaryOf(int op, const void *vx, void *vy, int64_t n, boo
       case kGeLU: return Loop<kGeLU>(x, y, n, past);
       case kGeLUErf: return Loop<kGeLUErf>(x, y, n, past);
       case kReLU6: return Loop<kReLU6>(x, y, n, past);
+      case kHSigmoid: return Loop<kHSigmoid>(x, y, n, past);
+      case kHSwish: return Loop<kHSwish>(x, y, n, past);
       case kRound: return Loop<kRound>(x, y, n, past);
       case kCos: return Loop<kCos>(x, y, n, past);
       case kSin: return Loop<kSin>(x, y, n, past);
@@ -182,7 +191,8 @@ namespace {
 
 constexpr bool takes_integers(UnaryOp op) { return op == kReLU || op == kNeg || op == kSquare || op == kAbs; }
 constexpr int64_t grain(UnaryOp op) {
-  const bool cheap = op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 || op == kRound;
+  const bool cheap = op == kSqrt || op == kRsqrt || op == kReciprocal || op == kReLU6 || op == kRound ||
+                     op == kHSigmoid || op == kHSwish;
   return takes_integers(op) || cheap ? 16384 : 8192;
 }
 
@@ -232,6 +242,8 @@ double formula(UnaryOp op, double x) {
     case kSiLU: return x / (1 + std::exp(-x));
     case kReLU: return x < 0 ? 0 : x;
     case kReLU6: return x < 0 ? 0 : x > 6 ? 6 : x;
+    case kHSigmoid: return formula(kReLU6, x + 3) / 6;
+    case kHSwish: return x * formula(kReLU6, x + 3) / 6;
     case kRound: return std::nearbyint(x);
     case kNeg: return -x;
     case kAbs: return std::fabs(x);
@@ -280,6 +292,8 @@ OPGRAFT_UNARY(Sigmoid)
 OPGRAFT_UNARY(SiLU)
 OPGRAFT_UNARY(ReLU)
 OPGRAFT_UNARY(ReLU6)
+OPGRAFT_UNARY(HSigmoid)
+OPGRAFT_UNARY(HSwish)
 OPGRAFT_UNARY(Round)
 OPGRAFT_UNARY(Neg)
 OPGRAFT_UNARY(Square)

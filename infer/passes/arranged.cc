@@ -222,44 +222,7 @@ void add_between(const Graph &g, ValueId of, ValueId from, std::vector<NodeId> &
     if (!says_where(g, n, k)) add_between(g, n.inputs[k], from, nodes);
 }
 
-// NaN of a dtype that has no product.
-double element(const Tensor &t, int64_t i) {
-  switch (t.dtype()) {
-    case OPGRAFT_FLOAT32: return double(t.data<float>()[i]);
-    case OPGRAFT_FLOAT16: return double(float(t.data<float16>()[i]));
-    case OPGRAFT_BFLOAT16: return double(float(t.data<bfloat16>()[i]));
-    default: return NAN;
-  }
-}
-
 }  // namespace
-
-bool causal(const Value &v) {
-  if (v.kind != Value::kConstant || v.parameter || v.constant.dims().size() < 2) return false;
-  const Shape &dims = v.constant.dims();
-  const int64_t s = dims[dims.size() - 2], t = dims.back();
-  if (v.constant.size() != s * t || s > t) return false;
-  for (int64_t i = 0; i < s * t; ++i) {
-    const double x = element(v.constant, i);
-    if (i % t <= t - s + i / t ? x != 0 : !(x <= -1e4)) return false;
-  }
-  return true;
-}
-
-bool turns(const Value &v, bool pairs, bool back) {
-  if (v.kind != Value::kConstant || v.parameter || v.constant.dims().size() < 2) return false;
-  const Shape &dims = v.constant.dims();
-  const int64_t n = dims.back(), half = n / 2;
-  if (n < 2 || n % 2 != 0 || dims[dims.size() - 2] != n || v.constant.size() != n * n) return false;
-  for (int64_t row = 0; row < n; ++row) {
-    const bool first = pairs ? row % 2 == 0 : row < half;
-    const int64_t goes_to = row + (first ? 1 : -1) * (pairs ? 1 : half);
-    const double sign = first != back ? 1 : -1;
-    for (int64_t column = 0; column < n; ++column)
-      if (element(v.constant, row * n + column) != (column == goes_to ? sign : 0)) return false;
-  }
-  return true;
-}
 
 bool find_sources(const Graph &g, const Pattern &pattern, Match &m) {
   for (auto &s : pattern.settings) {

@@ -11,6 +11,8 @@
 //   want    := literal | "_" | name of an attribute of the op; where that is a number, of a list of one as well
 //   setting := attr "=" literal | attr "=" name | attr "=" "1/" name [ "/" name ] | attr "=" name "*" name
 //            | attr "=" "dim(" name "," i ")"
+//            | input "=bools(" b ")"                    the op's input is b, a constant of 0 and 1, as bools
+//            | attr "=" ["-"] "off(" c "," b ")"        the number that the constant c is where b is 0; else it is 0
 //            | "rank(" name ")=" n | "dim(" name "," i ")=dim(" name "," j ")", conditions
 //            | "dim(" name "," i ")=" n                 this dimension is the number
 //            | "part(" a "," x "," axis ")=" i "/" n    a is the i-th of n equal parts of x along the axis
@@ -34,6 +36,7 @@
 //                                                       that many, and 1 in a's other dimensions
 //            | "fixed(" name ")"                        it is made of constants and Parameters alone
 //            | "causal(" mask ")"                       a constant: 0 where query s of S sees one of T - S + 1 + s keys
+//            | "causal(" ["-"] mask "," fill ")"        the same of bools, true there, or false, and of their fill
 //            | "late"                                   after the other rules, which may make more of what it takes
 //            | "turns(" m ")=" ["-"] "halves" | "pairs" a constant: x m is (-b, a) of x's halves a and b, or of every
 //                                                       second element; with a minus (b, -a)
@@ -78,6 +81,8 @@ struct Pattern {
       kInverse,
       kProduct,
       kDim,
+      kBools,
+      kOff,
       kRank,
       kSameDim,
       kShared,
@@ -103,16 +108,18 @@ struct Pattern {
     std::string attr, name;
     AttrValue literal;    // kDtype: their numbers; kDensity: the share
     int64_t index = 0;    // of a dimension; kRows, kColumns: the least number
-    std::string other{};  // kSameDim, kSameShape, kProduct, kInverse, kCount
+    std::string other{};  // kSameDim, kSameShape, kProduct, kInverse, kCount, kOff, kCausal
     int64_t other_index = 0;
     int64_t part = 0, count = 0;  // kPart, kEvery; kSize
-    bool inverse = false;         // kCount; kTurns: the other way round
+    bool inverse = false;         // kCount; kTurns, kCausal: the other way round; kOff: minus that number
     bool pairs = false;           // kTurns
-    bool any_axis = false;        // kAlong
+    bool any_axis = false;        // kAlong: no axis is given
     bool condition() const { return kind >= kRank; }
     bool arranged() const { return kind >= kPart; }
     bool silent() const { return kind >= kDtype && kind <= kTurns; }  // see applies
     std::string text() const;                                         // of one that is arranged, shared, or silent
+    // A condition that is a name and what is in its brackets.
+    static std::optional<Kind> named(const std::string &name);
   };
   std::vector<Call> calls;
   std::vector<Arg> results;  // the first is a call
@@ -164,11 +171,20 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m);
 // The attributes of `op` in place of the match: those bound and those the program sets. Throws Error where one is
 // not known, or a condition on a rank does not hold.
 Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, const Op &op);
+// Binds the op's inputs that are made of constants.
+void make_inputs(Graph &graph, const Pattern &pattern, Match &m);
 
 // A constant of one element as a number; false: it is none, or may change.
 bool scalar(const Value &v, double &out);
-// Query s of S sees the first T - S + 1 + s keys of the constant: 0 there, and what leaves no weight elsewhere.
+// Query s of S, at least two, sees the first T - S + 1 + s keys of the constant: 0 there, and what leaves no weight
+// elsewhere.
 bool causal(const Value &mask);
+// The same of bools, `sees` where it does, and of what hidden scores become.
+bool causal(const Value &mask, bool sees, double fill);
+// A constant of 0 and 1 as bools; empty: it is none, or may change.
+Tensor bools(const Value &v);
+// The number that the constant c is where b, of 0 and 1, is 0; nothing where it is not 0 elsewhere, or several.
+std::optional<double> off(const Value &c, const Value &b);
 // The constant is the square matrix m by which x m is (-b, a) of x's halves a and b, or, where they are pairs, of its
 // even and odd elements; back: (b, -a).
 bool turns(const Value &m, bool pairs, bool back);

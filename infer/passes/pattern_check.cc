@@ -103,15 +103,18 @@ class Checker {
       using Kind = Pattern::Setting;
       bool value = is_value(s.name), attr = attrs_.count(s.name);
       auto *declared = op_.attr(s.attr);
-      if (!s.condition() && !declared)
+      const bool input = s.kind == Kind::kBools && op_.input_index(s.attr) >= 0;
+      if (input) values_.insert(s.attr);
+      if (!s.condition() && !declared && !input)
         fail(fmt::format("-> {}= must be one of {}", s.attr, names("the op's attributes", op_.attrs)));
       bool fits = s.kind == Kind::kLiteral ||
                   (s.kind == Kind::kName && (attr || declared->kind == OPGRAFT_ATTR_STRING)) ||
-                  (s.kind == Kind::kInverse && (attr || value) && s.other.empty()) ||
+                  (s.kind == Kind::kInverse && (attr || value) && s.other.empty()) || (input && value) ||
+                  (s.kind == Kind::kOff && value && is_value(s.other)) ||
                   ((s.kind == Kind::kProduct || s.kind == Kind::kInverse) && (attr || value) &&
                    (attrs_.count(s.other) || is_value(s.other))) ||
                   ((s.kind == Kind::kDim || s.kind == Kind::kRank || s.silent()) && value &&
-                   (s.other.empty() || is_value(s.other))) ||
+                   (s.other.empty() || is_value(s.other) || (s.kind == Kind::kCausal && attrs_.count(s.other)))) ||
                   (s.kind == Kind::kShared && p_.labels.count(s.name)) ||
                   ((s.kind == Kind::kSameDim || s.arranged()) && value && is_value(s.other));
       if (!fits)

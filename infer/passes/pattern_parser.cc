@@ -7,21 +7,6 @@
 namespace opgraft::passes {
 namespace {
 
-// Conditions that are a name, what is in its brackets, and what may follow them.
-constexpr std::pair<Pattern::Setting::Kind, const char *> kConditions[] = {
-    {Pattern::Setting::kPart, "part"},       {Pattern::Setting::kEvery, "every"},
-    {Pattern::Setting::kFirst, "first"},     {Pattern::Setting::kLast, "last"},
-    {Pattern::Setting::kRepeats, "repeats"}, {Pattern::Setting::kShared, "shared"},
-    {Pattern::Setting::kRow, "row"},         {Pattern::Setting::kRows, "rows"},
-    {Pattern::Setting::kColumns, "columns"}, {Pattern::Setting::kCount, "columns"},
-    {Pattern::Setting::kOpen, "open"},       {Pattern::Setting::kAlong, "along"},
-    {Pattern::Setting::kFixed, "fixed"},     {Pattern::Setting::kCausal, "causal"},
-    {Pattern::Setting::kTurns, "turns"}};
-
-const char *condition_name(Pattern::Setting::Kind kind) {
-  return std::find_if(std::begin(kConditions), std::end(kConditions), [&](auto &c) { return c.first == kind; })->second;
-}
-
 class Parser {
  public:
   Parser(const std::string &text, const std::string &origin) : s_(text), origin_(origin) {}
@@ -202,9 +187,7 @@ class Parser {
     if (s.attr == "density" && peek() == '(') return density();
     if (s.attr == "dtype" && peek() == '(') return dtype();
     if (s.attr == "shape" && peek() == '(') return same_shape();
-    if (peek() == '(')
-      for (auto &[kind, name] : kConditions)
-        if (s.attr == name) return arranged(kind);
+    if (const auto kind = Pattern::Setting::named(s.attr); kind && peek() == '(') return arranged(*kind);
     if (s.attr.empty() || peek() != '=') fail("attr=value");
     ++at_;
     skip(false);
@@ -217,7 +200,7 @@ class Parser {
       at_ += 3;
       s.kind = Pattern::Setting::kDim;
       dimension(s.name, s.index);
-    } else {
+    } else if (!made_of_constants(s)) {
       bool ok;
       s.literal = literal(ok);
       if (!ok) {
@@ -238,6 +221,20 @@ class Parser {
     p_.settings.push_back(std::move(s));
   }
 
+  // bools(b), off(c, b) or -off(c, b)
+  bool made_of_constants(Pattern::Setting &s) {
+    const size_t start = at_;
+    s.inverse = peek() == '-';
+    at_ += s.inverse;
+    const std::string what = word();
+    if (peek() != '(' || (what != "off" && (what != "bools" || s.inverse))) return at_ = start, false;
+    s.kind = what == "off" ? Pattern::Setting::kOff : Pattern::Setting::kBools;
+    ++at_;
+    s.name = word();
+    if (what == "off" && peek() == ',') ++at_, skip(false), s.other = word();
+    if (s.name.empty() || (what == "off" && s.other.empty()) || peek() != ')') fail("bools(name) or off(name, name)");
+    return ++at_, true;
+  }
   // (name, index)
   void dimension(std::string &name, int64_t &index) {
     if (peek() != '(') fail("'('");
@@ -263,7 +260,7 @@ class Parser {
     else s.kind = Pattern::Setting::kSize, s.count = whole("dim(name, index) or a number");
     p_.settings.push_back(std::move(s));
   }
-  // (a), (a)>=n, (a)=halves, (a, x), (a, x, axis) or (a, x, axis)=i/n
+  // (a), (a)>=n, (a)=halves, (a, x), (-a, x), (a, x, axis) or (a, x, axis)=i/n
   void arranged(Pattern::Setting::Kind kind) {
     Pattern::Setting s;
     s.kind = kind;
@@ -274,13 +271,17 @@ class Parser {
       skip(false);
     };
     symbol('(');
+    const bool may_fill = kind == Pattern::Setting::kCausal;
+    if (may_fill && peek() == '-') ++at_, s.inverse = true;
     s.name = word();
+    skip(false);
+    if (s.inverse && peek() != ',') fail("','");
     const bool least = kind == Pattern::Setting::kRows || kind == Pattern::Setting::kColumns;
-    if (s.arranged() || kind == Pattern::Setting::kAlong) {
+    if (s.arranged() || kind == Pattern::Setting::kAlong || (may_fill && peek() == ',')) {
       symbol(',');
       s.other = word();
       skip(false);
-      s.any_axis = kind == Pattern::Setting::kAlong && peek() == ')';
+      s.any_axis = may_fill || (kind == Pattern::Setting::kAlong && peek() == ')');
       if (!s.any_axis) {
         symbol(',');
         s.index = whole("a whole number");
@@ -383,17 +384,6 @@ class Parser {
 };
 
 }  // namespace
-
-std::string Pattern::Setting::text() const {
-  if (kind == kSize) return fmt::format("dim({}, {})={}", name, index, count);
-  std::string s = fmt::format("{}({}", condition_name(kind), name);
-  if (kind == kCount) return fmt::format("{})={}{}", s, inverse ? "1/" : "", other);
-  if (kind == kTurns) return fmt::format("{})={}{}", s, inverse ? "-" : "", pairs ? "pairs" : "halves");
-  if (any_axis) return s + fmt::format(", {})", other);
-  if (!other.empty()) s += fmt::format(", {}, {}", other, index);
-  if (kind == kRows || kind == kColumns) return fmt::format("{})>={}", s, index);
-  return s + ")" + (count ? fmt::format("={}/{}", part, count) : "");
-}
 
 Pattern parse_pattern(const std::string &program, const std::string &origin) { return Parser(program, origin).parse(); }
 

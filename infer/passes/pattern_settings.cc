@@ -12,6 +12,17 @@
 namespace opgraft::passes {
 namespace {
 
+// Conditions that are a name, what is in its brackets, and what may follow them.
+constexpr std::pair<Pattern::Setting::Kind, const char *> kConditions[] = {
+    {Pattern::Setting::kPart, "part"},       {Pattern::Setting::kEvery, "every"},
+    {Pattern::Setting::kFirst, "first"},     {Pattern::Setting::kLast, "last"},
+    {Pattern::Setting::kRepeats, "repeats"}, {Pattern::Setting::kShared, "shared"},
+    {Pattern::Setting::kRow, "row"},         {Pattern::Setting::kRows, "rows"},
+    {Pattern::Setting::kColumns, "columns"}, {Pattern::Setting::kCount, "columns"},
+    {Pattern::Setting::kOpen, "open"},       {Pattern::Setting::kAlong, "along"},
+    {Pattern::Setting::kFixed, "fixed"},     {Pattern::Setting::kCausal, "causal"},
+    {Pattern::Setting::kTurns, "turns"}};
+
 double number(const AttrValue &v) {
   if (auto f = std::get_if<double>(&v)) return *f;
   if (auto i = std::get_if<int64_t>(&v)) return double(*i);
@@ -84,6 +95,10 @@ bool number_of(const Graph &g, const Pattern &pattern, const Match &m, const std
   return scalar(g.value(bound(g, pattern, m, name)), out);
 }
 
+std::optional<double> off(const Graph &g, const Pattern &pattern, const Match &m, const Pattern::Setting &s) {
+  return passes::off(g.value(bound(g, pattern, m, s.name)), g.value(bound(g, pattern, m, s.other)));
+}
+
 AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const Manifest &op,
                   const Pattern::Setting &s) {
   auto attr = m.attrs.find(s.name);
@@ -103,6 +118,7 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
           throw Error(OPGRAFT_INVALID_VALUE, fmt::format("pattern: {} is no constant", name));
       return s.kind == Pattern::Setting::kProduct ? a * b : 1.0 / a / b;
     }
+    case Pattern::Setting::kOff: return off(g, pattern, m, s).value() * (s.inverse ? -1 : 1);
     default: {
       const int64_t d = dimension(g, pattern, m, s.name, s.index);
       if (d < 0)
@@ -114,8 +130,29 @@ AttrValue setting(const Graph &g, const Pattern &pattern, const Match &m, const 
 
 }  // namespace
 
+std::optional<Pattern::Setting::Kind> Pattern::Setting::named(const std::string &name) {
+  for (auto &[kind, called] : kConditions)
+    if (name == called) return kind;
+  return std::nullopt;
+}
+
+std::string Pattern::Setting::text() const {
+  if (kind == kSize) return fmt::format("dim({}, {})={}", name, index, count);
+  const char *called =
+      std::find_if(std::begin(kConditions), std::end(kConditions), [&](auto &c) { return c.first == kind; })->second;
+  std::string s = fmt::format("{}({}{}", called, kind == kCausal && inverse ? "-" : "", name);
+  if (kind == kCount) return fmt::format("{})={}{}", s, inverse ? "1/" : "", other);
+  if (kind == kTurns) return fmt::format("{})={}{}", s, inverse ? "-" : "", pairs ? "pairs" : "halves");
+  if (any_axis) return s + fmt::format(", {})", other);
+  if (!other.empty()) s += fmt::format(", {}, {}", other, index);
+  if (kind == kRows || kind == kColumns) return fmt::format("{})>={}", s, index);
+  return s + ")" + (count ? fmt::format("={}/{}", part, count) : "");
+}
+
 bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
   return std::all_of(pattern.settings.begin(), pattern.settings.end(), [&](auto &s) {
+    if (s.kind == Pattern::Setting::kBools) return bool(bools(graph.value(bound(graph, pattern, m, s.name))));
+    if (s.kind == Pattern::Setting::kOff) return bool(off(graph, pattern, m, s));
     if (double x; !s.condition() && !s.other.empty())
       return number_of(graph, pattern, m, s.name, x) && number_of(graph, pattern, m, s.other, x);
     if (!s.silent() && s.kind != Pattern::Setting::kRank) return true;
@@ -126,7 +163,11 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
       auto &wanted = std::get<std::vector<int64_t>>(s.literal);
       return std::count(wanted.begin(), wanted.end(), v.type.dtype) > 0;
     }
-    if (s.kind == Pattern::Setting::kCausal) return causal(v);
+    if (s.kind == Pattern::Setting::kCausal && s.other.empty()) return causal(v);
+    if (s.kind == Pattern::Setting::kCausal) {
+      double fill;
+      return number_of(graph, pattern, m, s.other, fill) && causal(v, !s.inverse, fill);
+    }
     if (s.kind == Pattern::Setting::kTurns) return turns(v, s.pairs, s.inverse);
     if (s.kind == Pattern::Setting::kOpen) return !v.type.concrete();
     if (s.kind == Pattern::Setting::kFixed) return fixed(graph, bound(graph, pattern, m, s.name));
@@ -162,6 +203,7 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
   for (auto &[k, v] : m.attrs)
     if (op.manifest.attr(k)) attrs[k] = v;
   for (auto &s : pattern.settings) {
+    if (s.kind == Pattern::Setting::kBools) continue;  // make_inputs
     if (!s.condition()) {
       attrs[s.attr] = setting(graph, pattern, m, op.manifest, s);
       continue;
@@ -184,6 +226,12 @@ Attrs attributes(const Graph &graph, const Pattern &pattern, const Match &m, con
                   fmt::format("{}: {} must have {} dimensions, got {}", op.spec(), s.name, s.index, type.text()));
   }
   return attrs;
+}
+
+void make_inputs(Graph &g, const Pattern &pattern, Match &m) {
+  for (auto &s : pattern.settings)
+    if (s.kind == Pattern::Setting::kBools)
+      m.values[s.attr] = g.add_constant(bools(g.value(bound(g, pattern, m, s.name))));
 }
 
 }  // namespace opgraft::passes

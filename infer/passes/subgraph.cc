@@ -21,11 +21,20 @@ ValueId shape_value(const Value &x, Graph &out, const Registry &registry) {
   };
   auto element = [&](int64_t k) -> ValueId {
     if (!is_symbol(k)) return out.add_constant(scalar(k));
-    for (ValueId in : out.inputs) {
-      auto &dims = out.value(in).type.dims;
-      for (size_t i = 0; i < dims.size(); ++i)
-        if (dims[i] == k) return result("TupleGetItem", {result("Shape", {in})}, {{"index", int64_t(i)}});
-    }
+    // A dimension of this size, else one that is a multiple of it, else one that it is a multiple of.
+    for (const int way : {0, 1, 2})
+      for (ValueId in : out.inputs) {
+        const Shape dims = out.value(in).type.dims;
+        for (size_t i = 0; i < dims.size(); ++i) {
+          const int64_t times = way == 1   ? out.symbols.op('/', dims[i], k)
+                                : way == 2 ? out.symbols.op('/', k, dims[i])
+                                           : int64_t(dims[i] == k);
+          if (times < 1) continue;
+          const ValueId size = result("TupleGetItem", {result("Shape", {in})}, {{"index", int64_t(i)}});
+          if (way == 0) return size;
+          return result(way == 1 ? "ScalarFloorDiv" : "ScalarMul", {size, out.add_constant(scalar(times))});
+        }
+      }
     throw Error(OPGRAFT_INTERNAL, "substitute: " + x.name + " needs a size that no input of the subgraph has");
   };
   if (x.type.dims.empty()) return element(x.known->front());

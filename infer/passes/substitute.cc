@@ -93,6 +93,7 @@ class Substituter {
         continue;
       }
       try {
+        make_inputs(g_, pattern, m);
         op ? put_op(rule, *op, pattern, m, root) : put_graph(rule, m, root);
       } catch (const std::exception &e) {
         left(e.what());

@@ -128,7 +128,7 @@ def check_gelu(write, approximate, proven, folder):
     lambda x: (x + 1.0) * ops.tanh(K * (x + 0.044715 * x * x * x)) / 2.0,
     lambda x: x * ops.sigmoid(K * (x + 0.044715 * x * x * x)),  # of u, not of 2 u
     lambda x: ops.sigmoid(2 * K * (x + 0.044715 * x * x * x)) * ops.exp(x),
-    lambda x: x * ops.sigmoid(1.702 * x),
+    lambda x: x * ops.sigmoid(1.7 * x),
     lambda x: x * (2.0 / (1.0 + ops.exp(-x))),
     lambda x: x * ops.reciprocal(2.0 + ops.exp(-x)),
     lambda x: x * ops.reciprocal(1.0 + ops.exp(x)),
