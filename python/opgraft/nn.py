@@ -115,6 +115,16 @@ class FastGelu(Cell):
         return ops.fast_gelu(x)
 
 
+class HSwish(Cell):
+    def construct(self, x):
+        return ops.hardswish(x)
+
+
+class HSigmoid(Cell):
+    def construct(self, x):
+        return ops.hardsigmoid(x)
+
+
 class Dropout(Cell):
     """The identity: opgraft runs inference."""
 

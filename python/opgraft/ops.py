@@ -65,11 +65,9 @@ logical_or, logical_not = _binary("logical_or", "LogicalOr"), _unary("logical_no
 isnan = _unary("isnan", "IsNan")
 sqrt, rsqrt, exp, log, erf, tanh = (_unary(f.lower(), f) for f in ["Sqrt", "Rsqrt", "Exp", "Log", "Erf", "Tanh"])
 abs, cos, sin = (_unary(f.lower(), f) for f in ["Abs", "Cos", "Sin"])  # noqa: A001
-reciprocal, erfc, fast_gelu = (
-    _unary("reciprocal", "Reciprocal"),
-    _unary("erfc", "Erfc"),
-    _unary("fast_gelu", "FastGeLU"),
-)
+reciprocal, erfc = _unary("reciprocal", "Reciprocal"), _unary("erfc", "Erfc")
+fast_gelu, hardswish = _unary("fast_gelu", "FastGeLU"), _unary("hardswish", "HSwish")
+hardsigmoid = _unary("hardsigmoid", "HSigmoid")
 sigmoid, silu, relu = _unary("sigmoid", "Sigmoid"), _unary("silu", "SiLU"), _unary("relu", "ReLU")
 relu6, neg, square = _unary("relu6", "ReLU6"), _unary("neg", "Neg"), _unary("square", "Square")
 round, clamp, clip, clip_by_value = _rounding.round, _rounding.clamp, _rounding.clamp, _rounding.clip_by_value  # noqa: A001
@@ -364,7 +362,8 @@ for _name, _f, *_arguments in [
     ("Square", square), ("ReLU6", relu6), ("Flatten", _flatten_rest), ("Rint", _rounding.rint),
     ("Einsum", lambda operands, equation: einsum(equation, *operands), "equation"),
     ("Round", lambda x, decimals=0: round(x, decimals=decimals)),
-    ("Erfc", erfc), ("FastGeLU", fast_gelu), ("Slice", slice), ("Triu", triu, "diagonal"), ("Tril", tril, "diagonal"),
+    ("Erfc", erfc), ("FastGeLU", fast_gelu), ("HSwish", hardswish), ("HSigmoid", hardsigmoid),
+    ("Slice", slice), ("Triu", triu, "diagonal"), ("Tril", tril, "diagonal"),
     ("Split", _parts.equal, "axis", "output_num"), ("Unstack", _parts.slices, "axis", "num"),
     ("SparseTensorDenseMatmul", _sparse.sparse_tensor_dense_matmul, "adjoint_st", "adjoint_dt"),
     ("QuantBatchMatmul", quant_batch_matmul, "transpose_x1", "transpose_x2", "dtype"),

@@ -4,7 +4,7 @@ import numpy as np
 import opgraft
 import pytest
 from compare import U, graft, left, normal
-from opgraft import ops
+from opgraft import nn, ops
 
 
 def p(name, *inputs, **attrs):
@@ -102,3 +102,13 @@ def test_the_gate_of_another_value():
     names, (before,), (after,) = graft(lambda x, y: x * (ops.relu6(y + 3.0) / 6.0), x, y)
     assert names[-1] == "HSigmoid"
     np.testing.assert_allclose(after, before, rtol=4 * 2.0**-23)
+
+
+def test_functions_and_cells():
+    x = opgraft.Tensor(np.linspace(-5, 5, 1001, dtype=np.float32))
+    for name, function in {"HSwish": ops.hardswish, "HSigmoid": ops.hardsigmoid}.items():
+        got = function(x).asnumpy()
+        np.testing.assert_array_equal(got, getattr(ops, name)()(x).asnumpy())
+        np.testing.assert_array_equal(got, getattr(nn, name)()(x).asnumpy())
+        want = exact(name, x.asnumpy().astype(np.float64))
+        assert (np.abs(got - want) <= 4 * U * (np.abs(x.asnumpy()) + 3)).all()  # x + 3, over 6, and times x
