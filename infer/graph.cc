@@ -107,13 +107,13 @@ ValueId Graph::add_input(std::string input_name, TensorType type) {
   return inputs.back();
 }
 
-ValueId Graph::add_constant(Tensor data, std::string constant_name, bool parameter) {
+ValueId Graph::add_constant(Tensor data, std::string constant_name, bool parameter, bool state) {
   Value v;
   v.kind = Value::kConstant;
   v.type = data.type();
   v.name = constant_name.empty() ? fmt::format("const{}", values_.size()) : std::move(constant_name);
-  v.parameter = parameter;
-  if (data.dtype() == OPGRAFT_INT64 && data.dims().size() <= 1 && data.size() <= OPGRAFT_MAX_VALUES)
+  v.parameter = parameter, v.state = state;
+  if (!state && data.dtype() == OPGRAFT_INT64 && data.dims().size() <= 1 && data.size() <= OPGRAFT_MAX_VALUES)
     v.known.emplace(data.data<int64_t>(), data.data<int64_t>() + data.size());
   v.constant = std::move(data);
   values_.push_back(std::move(v));
@@ -170,8 +170,7 @@ void Graph::infer_node(NodeId id) {
   for (ValueId v : n.inputs) {
     Value &x = values_[size_t(v)];
     ranked = ranked && x.type.ranked;
-    const bool constant = x.kind == Value::kConstant && !x.state;
-    void *data = constant ? x.constant.data() : x.known ? x.known->data() : nullptr;
+    void *data = x.stays() ? x.constant.data() : x.known ? x.known->data() : nullptr;
     in.push_back({data, x.type.dims.data(), int32_t(x.type.dims.size()), x.type.dtype, element_count(x.type.dims)});
     dtypes.push_back(x.type.dtype);
   }

@@ -26,9 +26,12 @@ struct Value {
   NodeId producer = kNone;  // kResult
   int32_t index = 0;        // which output of the producer, or which graph input
   bool parameter = false;   // a constant that is a named Parameter (keeps its name in MindIR)
-  bool state = false;       // a Parameter that some node updates: its data is only what it begins with
+  // A Parameter that some node updates, whose data is only what it begins with, or that another graph updates, whose
+  // data may change between two runs.
+  bool state = false;
   // Known elements of a small int64 value, symbols included; empty optional: not known.
   std::optional<std::vector<int64_t>> known;
+  bool stays() const { return kind == kConstant && !state; }  // its data may be read before it runs
 };
 
 struct Node {
@@ -53,7 +56,7 @@ class Graph {
   explicit Graph(std::string name = "main") : name(std::move(name)) {}
 
   ValueId add_input(std::string name, TensorType type);
-  ValueId add_constant(Tensor data, std::string name = "", bool parameter = false);
+  ValueId add_constant(Tensor data, std::string name = "", bool parameter = false, bool state = false);
   // Appends a node, resolves its op, checks dtypes and runs its infer function. Throws GraphError,
   // UnknownOp, Error. Returns the node; its outputs are new values.
   NodeId add_node(const Registry &registry, std::string op, std::vector<ValueId> inputs, Attrs attrs = {},

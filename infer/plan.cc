@@ -107,8 +107,8 @@ class Planner {
       in_.clear();
       for (ValueId x : n.inputs) {
         auto &t = info(x);
-        in_.push_back({t.constant ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
-                       t.type.dtype, element_count(t.type.dims)});
+        in_.push_back({t.constant && !g_.value(x).state ? t.constant->data() : nullptr, t.type.dims.data(),
+                       int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
       }
       Step step{id, n.impl};
       try {
@@ -344,7 +344,7 @@ class Planner {
     for (ValueId x : n.inputs) {
       auto &t = info(x);
       // With the model, as what is packed does.
-      const bool stays = t.constant && (g_.value(x).kind == Value::kConstant || derived_.find(x));
+      const bool stays = t.constant && (g_.value(x).stays() || derived_.find(x));
       inputs.push_back({stays ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
                         t.type.dtype, element_count(t.type.dims)});
     }

@@ -96,13 +96,13 @@ inline void PackValuePairs(const void *values, int64_t row, int64_t dim, int64_t
       const auto *from = static_cast<const uint16_t *>(values) + i * row + column;
       for (int64_t j = 0; j < kPanel; j += lanes, panel += lanes) {
         const size_t count = size_t(std::clamp<int64_t>(dim - column - j, 0, lanes));
-        const auto words = [&](const uint16_t *p) HWY_ATTR {
+        const auto words = [&](const uint16_t *of) HWY_ATTR {
           uint16_t rest[kPanel] = {};
-          if (count < size_t(lanes)) p = static_cast<const uint16_t *>(std::memcpy(rest, p, 2 * count));
-          return hn::PromoteTo(d, hn::LoadU(half, p));
+          if (count < size_t(lanes)) std::copy_n(of + (count ? j : 0), count, rest);
+          return hn::PromoteTo(d, hn::LoadU(half, count < size_t(lanes) ? rest : of + j));
         };
-        const auto first = words(from + j);
-        hn::StoreU(i + 1 < n ? hn::Or(first, hn::ShiftLeft<16>(words(from + row + j))) : first, d, panel);
+        const auto first = words(from);
+        hn::StoreU(i + 1 < n ? hn::Or(first, hn::ShiftLeft<16>(words(from + row))) : first, d, panel);
       }
     }
   }

@@ -21,7 +21,7 @@ bool moves(const Node &n) { return n.impl->manifest.moves_values && !n.inputs.em
 // An input that says where the elements go; the first one holds them.
 bool says_where(const Graph &g, const Node &n, size_t input) {
   const Value &x = g.value(n.inputs[input]);
-  return input > 0 && (x.kind == Value::kConstant || x.known);
+  return input > 0 && (x.stays() || x.known);
 }
 
 // Sizes of dimensions, the smallest last, and a smaller one that stands for each: only so many elements are numbered.
@@ -86,7 +86,7 @@ class Arranged {
     const Value &x = g_.value(n.inputs[input]);
     const ManifestTensor *declared = n.impl->manifest.input(input);
     const bool sizes = declared && declared->value;
-    if (x.kind == Value::kConstant && (fewer_.empty() || !sizes || !x.known)) return x.constant;
+    if (x.stays() && (fewer_.empty() || !sizes || !x.known)) return x.constant;
     Tensor t(OPGRAFT_INT64, x.type.dims);
     for (size_t k = 0; k < x.known->size(); ++k)
       t.data<int64_t>()[k] = sizes ? number((*x.known)[k]) : known((*x.known)[k]);

@@ -40,7 +40,7 @@ bool fold_constants(Graph &g, const Registry &) {
     if (!n.impl->manifest.deterministic || n.inputs.empty() || has_state(n)) continue;
     std::vector<Tensor> in;
     for (ValueId v : n.inputs)
-      if (g.value(v).kind == Value::kConstant) in.push_back(g.value(v).constant);
+      if (g.value(v).stays()) in.push_back(g.value(v).constant);
     bool small = std::all_of(n.outputs.begin(), n.outputs.end(), [&](ValueId v) {
       return g.value(v).type.concrete() && element_count(g.value(v).type.dims) <= kMostElements;
     });
@@ -90,7 +90,7 @@ bool merge_common(Graph &g, const Registry &) {
   std::vector<ValueId> to = identity(g);
   for (size_t i = 0; i < to.size(); ++i) {
     const Value &v = g.value(ValueId(i));
-    if (v.kind != Value::kConstant || v.parameter || v.constant.bytes() > 256) continue;
+    if (!v.stays() || v.parameter || v.constant.bytes() > 256) continue;
     std::string key =
         v.type.text() + ":" + std::string(static_cast<const char *>(v.constant.data()), v.constant.bytes());
     to[i] = constants.try_emplace(std::move(key), ValueId(i)).first->second;

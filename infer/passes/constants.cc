@@ -22,7 +22,7 @@ double element(const Tensor &t, int64_t i) {
 
 // sees(x) where query s of S sees one of T - S + 1 + s keys, hides(x) elsewhere. One row may be that of all queries.
 template <class Sees, class Hides> bool triangle(const Value &v, Sees sees, Hides hides) {
-  if (v.kind != Value::kConstant || v.parameter || v.constant.dims().size() < 2) return false;
+  if (!v.stays() || v.parameter || v.constant.dims().size() < 2) return false;
   const Shape &dims = v.constant.dims();
   const int64_t s = dims[dims.size() - 2], t = dims.back();
   if (v.constant.size() != s * t || s < 2 || s > t) return false;
@@ -48,7 +48,7 @@ bool causal(const Value &v, bool sees, double fill) {
 }
 
 Tensor bools(const Value &v) {
-  if (v.kind != Value::kConstant || v.parameter || v.state) return {};
+  if (!v.stays() || v.parameter) return {};
   Tensor out(OPGRAFT_BOOL, v.constant.dims());
   for (int64_t i = 0; i < out.size(); ++i) {
     const double x = element(v.constant, i);
@@ -59,7 +59,7 @@ Tensor bools(const Value &v) {
 }
 
 std::optional<double> off(const Value &c, const Value &b) {
-  if (c.kind != Value::kConstant || c.parameter || c.state) return std::nullopt;
+  if (!c.stays() || c.parameter) return std::nullopt;
   const Tensor on = bools(b);
   if (!on || c.constant.dims() != on.dims()) return std::nullopt;
   std::optional<double> found;
@@ -73,7 +73,7 @@ std::optional<double> off(const Value &c, const Value &b) {
 }
 
 bool turns(const Value &v, bool pairs, bool back) {
-  if (v.kind != Value::kConstant || v.parameter || v.constant.dims().size() < 2) return false;
+  if (!v.stays() || v.parameter || v.constant.dims().size() < 2) return false;
   const Shape &dims = v.constant.dims();
   const int64_t n = dims.back(), half = n / 2;
   if (n < 2 || n % 2 != 0 || dims[dims.size() - 2] != n || v.constant.size() != n * n) return false;

@@ -116,7 +116,7 @@ class Matcher {
           if (!v.known || *v.known != goal.want.known) return false;
           continue;
         case Pattern::Arg::kConstant:
-          if (v.kind != Value::kConstant || v.state || !equal(v.constant, goal.want.constant)) return false;
+          if (!v.stays() || !equal(v.constant, goal.want.constant)) return false;
           continue;
         case Pattern::Arg::kVariable: {
           const std::string &name = goal.want.name;
@@ -243,7 +243,7 @@ Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern
     return a;
   }
   if (scalar(x, number)) return {Arg::kNumber, "", number};
-  if (x.known || x.kind != Value::kConstant) return {};
+  if (x.known || !x.stays()) return {};
   if (fit == Fit::kShape) return {};
   Arg a{Arg::kConstant};
   a.constant = x.constant;
@@ -253,7 +253,7 @@ Pattern::Arg argument(const Value &x, ValueId v, const std::map<ValueId, Pattern
 }  // namespace
 
 bool scalar(const Value &v, double &out) {
-  if (v.kind != Value::kConstant || v.constant.size() != 1 || v.parameter) return false;
+  if (!v.stays() || v.constant.size() != 1 || v.parameter) return false;
   switch (v.type.dtype) {
     case OPGRAFT_FLOAT32: out = *v.constant.data<float>(); return true;
     case OPGRAFT_FLOAT64: out = *v.constant.data<double>(); return true;

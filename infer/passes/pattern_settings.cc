@@ -74,7 +74,7 @@ bool fixed(const Graph &g, ValueId of) {
   while (!next.empty()) {
     const Value &v = g.value(next.back());
     next.pop_back();
-    if (v.kind == Value::kInput) return false;
+    if (v.kind == Value::kInput || v.state) return false;
     if (v.kind != Value::kResult) continue;
     for (ValueId x : g.node(v.producer).inputs)
       if (met.insert(x).second) next.push_back(x);
@@ -194,7 +194,7 @@ bool applies(const Graph &graph, const Pattern &pattern, const Match &m) {
       const TensorType &other = graph.value(bound(graph, pattern, m, s.other)).type;
       return !v.type.ranked || !other.ranked || may_equal(v.type.dims, other.dims);
     }
-    return v.kind == Value::kConstant && !v.state && density(v.constant) < number(s.literal);
+    return v.stays() && density(v.constant) < number(s.literal);
   });
 }
 

@@ -105,7 +105,7 @@ std::shared_ptr<Graph> nudged(const Graph &g) {
   auto out = g.clone();
   for (size_t v = 0; v < out->value_count(); ++v) {
     Value &x = out->value(ValueId(v));
-    if (x.kind != Value::kConstant || !x.parameter || x.state) continue;
+    if (!x.stays() || !x.parameter) continue;
     const auto nudge = [&](auto zero) {
       using T = decltype(zero);
       Tensor to(x.constant.dtype(), x.constant.dims());

@@ -48,7 +48,7 @@ ValueId copy_value(const Graph &g, ValueId v, Graph &out, std::map<ValueId, Valu
   auto it = to.find(v);
   if (it != to.end()) return it->second;
   const Value &x = g.value(v);
-  if (x.kind == Value::kConstant) return to[v] = out.add_constant(x.constant, x.name, x.parameter);
+  if (x.kind == Value::kConstant) return to[v] = out.add_constant(x.constant, x.name, x.parameter, x.state);
   if (!x.known) throw Error(OPGRAFT_INTERNAL, "substitute: value " + x.name + " is not inside the subgraph");
   return to[v] = shape_value(x, out, registry);
 }

@@ -253,7 +253,8 @@ class Substituter {
         if (!to.count(v) && r.value(v).kind == Value::kInput)
           throw Error(OPGRAFT_INVALID_VALUE,
                       fmt::format("{}: the pattern does not bind {}", rule.name, r.value(v).name));
-        if (!to.count(v)) to[v] = g_.add_constant(r.value(v).constant, r.value(v).name, r.value(v).parameter);
+        const Value &x = r.value(v);
+        if (!to.count(v)) to[v] = g_.add_constant(x.constant, x.name, x.parameter, x.state);
         in.push_back(to[v]);
       }
       NodeId made = draft.add(n.spec.empty() ? n.impl->spec() : n.spec, in, n.attrs, n.name + ":" + g_.node(root).name);

@@ -21,10 +21,10 @@ def assign(variable, value):
 
 
 def assign_add(variable, value):
-    """The variable becomes variable + value; value has its shape and dtype, or is a number."""
+    """The variable becomes variable + value; value has its shape and dtype."""
     return _update("AssignAdd", variable, value)
 
 
 def assign_sub(variable, value):
-    """The variable becomes variable - value; value has its shape and dtype, or is a number."""
+    """The variable becomes variable - value; value has its shape and dtype."""
     return _update("AssignSub", variable, value)

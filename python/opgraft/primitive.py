@@ -79,6 +79,9 @@ def run(name, inputs, attrs):
     else:
         if tracer is not None:
             tracer.folds(inputs)
+        for i in _states(name):
+            if i < len(inputs) and isinstance(inputs[i], Parameter):
+                inputs[i].updated = True
         arrays = [_numbers(name, x) if isinstance(x, (tuple, list)) else _array(x) for x in inputs]
         out = [Tensor(a) for a in _core.run_op(op, arrays, attrs)]
     return out[0] if len(out) == 1 else tuple(out)

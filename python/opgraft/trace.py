@@ -38,7 +38,8 @@ def plainly():
 
 
 class Used:
-    """What a graph was traced of: Parameters, each with the data it had, and Cells, each with its version."""
+    """What a graph was traced of: Parameters, each with the data it had and whether a graph had updated it, and Cells,
+    each with its version."""
 
     __slots__ = ("cells", "parameters")
 
@@ -46,8 +47,8 @@ class Used:
         self.parameters, self.cells = parameters, cells
 
     def changed(self) -> bool:
-        for parameter, data in self.parameters:
-            if parameter._array is not data:
+        for parameter, data, updated in self.parameters:
+            if parameter._array is not data or parameter.updated != updated:
                 return True
         for cell, version in self.cells:
             if cell._version != version:
@@ -57,7 +58,10 @@ class Used:
     def in_copy(self, memo):
         """The same of a deep copy, which has those of `memo` in place of what it copied."""
         return Used(
-            [(memo[id(p)], memo[id(p)]._array) if id(p) in memo else (p, data) for p, data in self.parameters],
+            [
+                (memo[id(p)], memo[id(p)]._array, updated) if id(p) in memo else (p, data, updated)
+                for p, data, updated in self.parameters
+            ],
             [(memo[id(c)], memo[id(c)]._version) if id(c) in memo else (c, version) for c, version in self.cells],
         )
 
@@ -94,10 +98,10 @@ class Tracer:
         t._tracer, t._id, t._spec = self, value, None
         return t
 
-    def constant(self, array, name="", parameter=False) -> int:
+    def constant(self, array, name="", parameter=False, state=False) -> int:
         key = id(array)
         if key not in self._constants:
-            self._constants[key] = self.graph.add_constant(array, name, parameter)
+            self._constants[key] = self.graph.add_constant(array, name, parameter, state)
             self._keep.append(array)
         return self._constants[key]
 
@@ -112,12 +116,15 @@ class Tracer:
             named = isinstance(x, Parameter) and bool(x.name)
             if isinstance(x, Parameter):
                 self._parameters.setdefault(id(x), (x, array))
-            return self.constant(array, x.name if named else "", named)
+            return self.constant(array, x.name if named else "", named, isinstance(x, Parameter) and x.updated)
         return self.constant(np.asarray(x))
 
     # Parameters that are updated in place
     def folds(self, tensors):
-        self._folded.update(id(t) for t in tensors if isinstance(t, Parameter))
+        for t in tensors:
+            if isinstance(t, Parameter):
+                self._folded.add(id(t))
+                self._parameters.setdefault(id(t), (t, t._array))
 
     def updates(self, tensor):
         if not isinstance(tensor, Parameter) or tensor.updated:
@@ -131,11 +138,12 @@ class Tracer:
 
     def used(self):
         """What the graph was made of; to be asked when all is traced: a Cell may change itself on the way."""
-        return Used(list(self._parameters.values()), [(c, c._version) for c in self._cells.values()])
+        parameters = [(parameter, data, parameter.updated) for parameter, data in self._parameters.values()]
+        return Used(parameters, [(c, c._version) for c in self._cells.values()])
 
     def include(self, used):
         """What a graph that becomes a part of this one was made of."""
-        for parameter, data in used.parameters:
+        for parameter, data, _ in used.parameters:
             self._parameters.setdefault(id(parameter), (parameter, data))
         self._cells.update({id(cell): cell for cell, _ in used.cells})
 

@@ -61,7 +61,7 @@ std::vector<ValueId> splice(Graph &g, const Graph &other, const std::vector<Valu
   check_shapes(g, other, inputs);
   auto value = [&](ValueId v) {
     const Value &x = other.value(v);
-    if (!to.count(v)) to[v] = g.add_constant(x.constant, x.name, x.parameter);
+    if (!to.count(v)) to[v] = g.add_constant(x.constant, x.name, x.parameter, x.state);
     return to[v];
   };
   for (NodeId id : other.order()) {
@@ -97,10 +97,10 @@ void bind_graph(py::module_ &m) {
           py::arg("name"), py::arg("dtype"), py::arg("dims"), py::arg("ranked") = true)
       .def(
           "add_constant",
-          [](Graph &g, py::handle array, const std::string &name, bool parameter) {
-            return g.add_constant(to_tensor(array), name, parameter);
+          [](Graph &g, py::handle array, const std::string &name, bool parameter, bool state) {
+            return g.add_constant(to_tensor(array), name, parameter, state);
           },
-          py::arg("array"), py::arg("name") = "", py::arg("parameter") = false)
+          py::arg("array"), py::arg("name") = "", py::arg("parameter") = false, py::arg("state") = false)
       .def(
           "add_node",
           [](Graph &g, const std::string &op, std::vector<ValueId> inputs, const py::dict &attrs,
