@@ -74,7 +74,7 @@ def run(name, inputs, attrs):
                 values.append(tracer.lift(x))
         for i in _states(name):
             if i < len(inputs):
-                tracer.updates(inputs[i])
+                tracer.updates(name, inputs[i])
         out = [tracer.tensor(v) for v in tracer.node(name, values, attrs)]
     else:
         if tracer is not None:

@@ -126,8 +126,12 @@ class Tracer:
                 self._folded.add(id(t))
                 self._parameters.setdefault(id(t), (t, t._array))
 
-    def updates(self, tensor):
-        if not isinstance(tensor, Parameter) or tensor.updated:
+    def updates(self, op, tensor):
+        if not isinstance(tensor, Parameter):
+            return
+        if not tensor.name:
+            raise ValueError(f"{op}: a Parameter that a graph updates in place must have a name, got one without")
+        if tensor.updated:
             return
         tensor.updated = True
         if id(tensor) in self._folded:

@@ -145,6 +145,17 @@ def test_a_variable_must_be_a_parameter_or_an_input():
         Computed()(Tensor(XS[0]))
 
 
+def test_a_parameter_that_a_graph_updates_has_a_name():
+    p = Parameter(np.ones((2, 3), np.float32))
+    update = opgraft.jit(lambda x: ops.assign_add(p, x) * 1.0)
+    with pytest.raises(ValueError, match="AssignAdd: a Parameter that a graph updates in place must have a name"):
+        update(Tensor(np.ones((2, 3), np.float32)))
+    np.testing.assert_array_equal(p.asnumpy(), np.ones((2, 3)))
+    ops.assign(p, Tensor(np.zeros((2, 3), np.float32)))  # one by one it may
+    with pytest.raises(ValueError, match="must have a name"):
+        update(Tensor(np.ones((2, 3), np.float32)))
+
+
 def read_only(tmp_path, kind):
     """An array of 4 ones that may not be updated in place, or whose memory a tensor does not share."""
     if kind == "memory map":
