@@ -62,9 +62,15 @@ struct ListResult {
     if (w[0] == 0) return w[1] == 0 && w[2] == 0;
     return w[0] >= kLowest && w[0] % 8 == 0 && w[0] <= w[1] && w[1] <= w[2] && (w[1] - w[0]) % element == 0;
   }
+  // A list of shapes holds addresses, which are small where a program lies low in memory; no tensor has as many
+  // elements as three of them multiplied.
   bool is_shape() const {
+    if (!is_list(words, 8)) return false;
     auto *begin = reinterpret_cast<const int64_t *>(words[0]), *end = reinterpret_cast<const int64_t *>(words[1]);
-    return is_list(words, 8) && std::all_of(begin, end, [](int64_t d) { return d >= -2 && d < kMostDim; });
+    int64_t elements = 1;
+    return std::all_of(begin, end, [&](int64_t d) {
+      return d >= -2 && d < kMostDim && !__builtin_mul_overflow(elements, std::max<int64_t>(d, 1), &elements);
+    });
   }
   bool is_shapes(int n) const {
     if (!is_list(words, 24) || words[1] - words[0] != size_t(n) * 24) return false;
