@@ -53,6 +53,12 @@ class Planner {
   };
 
   Info &info(ValueId v) { return v_[size_t(v)]; }
+  // As an operator sees it before it runs: of a constant, if it may, with its bytes.
+  opgraft_tensor view(ValueId v, bool may_read) {
+    const Info &x = info(v);
+    return {may_read && x.constant ? x.constant->data() : nullptr, x.type.dims.data(), int32_t(x.type.dims.size()),
+            x.type.dtype, element_count(x.type.dims)};
+  }
 
   void bind_inputs(const std::vector<Shape> &shapes) {
     if (shapes.size() != g_.inputs.size())
@@ -105,11 +111,7 @@ class Planner {
         continue;
       }
       in_.clear();
-      for (ValueId x : n.inputs) {
-        auto &t = info(x);
-        in_.push_back({t.constant && !g_.value(x).state ? t.constant->data() : nullptr, t.type.dims.data(),
-                       int32_t(t.type.dims.size()), t.type.dtype, element_count(t.type.dims)});
-      }
+      for (ValueId x : n.inputs) in_.push_back(view(x, !g_.value(x).state));
       Step step{id, n.impl};
       try {
         refuse_constant_state(n);
@@ -340,14 +342,8 @@ class Planner {
   void ask(const Node &n, NodeId id, const Op &op) {
     std::string text;
     for (auto &[k, v] : n.attrs) text += k + "=" + attr_text(v) + ";";
-    std::vector<opgraft_tensor> inputs;
-    for (ValueId x : n.inputs) {
-      auto &t = info(x);
-      // With the model, as what is packed does.
-      const bool stays = t.constant && (g_.value(x).stays() || derived_.find(x));
-      inputs.push_back({stays ? t.constant->data() : nullptr, t.type.dims.data(), int32_t(t.type.dims.size()),
-                        t.type.dtype, element_count(t.type.dims)});
-    }
+    std::vector<opgraft_tensor> inputs;  // those that stay with the model, as what is packed does, with their bytes
+    for (ValueId x : n.inputs) inputs.push_back(view(x, g_.value(x).stays() || derived_.find(x)));
     const std::span attrs(attrs_[size_t(id)]->data(), size_t(attrs_[size_t(id)]->size()));
     for (size_t i = 0; i < n.inputs.size(); ++i) {
       if (!inputs[i].data) continue;

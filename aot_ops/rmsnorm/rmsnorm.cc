@@ -12,7 +12,7 @@
 #include "hwy/foreach_target.h"
 // clang-format off
 #include "opgraft/simd.h"
-#include "aot_ops/common/short_rows-inl.h"
+#include "short_rows-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_RMSNORM_ROWS_

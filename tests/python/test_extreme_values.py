@@ -1,14 +1,10 @@
 """Gradients of numbers at float32's ends and of infinities: the kernel has a number where its twin has one."""
 
-import os
-import subprocess
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 from opgraft import _core
-from test_ops import IN_FORCE, machine_targets
+from targets import every_other_target, run_again
 
 DTYPES = {"float32": (np.float32, 1e-5), "bfloat16": (ml_dtypes.bfloat16, 2.0**-7)}
 # Down to where an activation's exponential is no normal number of float32; from -88.03 on it is 0.
@@ -25,7 +21,8 @@ def both(op, inputs, attrs=None):
 
 
 def of_one_kind(got, twin, rtol, atol=1e-30):
-    """NaN and infinities where the twin has them, and its numbers; `atol` may be one for each element."""
+    """NaN and infinities where the twin has them, and elsewhere about its numbers (how near, test_ops.py has); `atol`
+    may be one for each element."""
     for a, b in zip(got, twin, strict=True):
         np.testing.assert_array_equal(np.isnan(a), np.isnan(b))
         finite = np.isfinite(b)
@@ -171,14 +168,7 @@ def test_infinite_gradient_of_a_norm(op):
             of_one_kind(*both(op, gradients(op, dy, x, gamma, np.float32)), 1e-3, 1e-4)
 
 
-@pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+@every_other_target
 def test_every_target(target):
-    """Again in a process that is held to another SIMD target; the choice is made once a process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not every", __file__],
-        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    """Again under another SIMD target."""
+    run_again(__file__, target)

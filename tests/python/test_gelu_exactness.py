@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 from opgraft import _core
-from test_ops import IN_FORCE
+from targets import IN_FORCE
 
 erfc = np.vectorize(math.erfc, otypes=[np.float64])
 # Roundings of the polynomials' sums, and what the polynomials are off: aot_ops/common/gelu-inl.h.

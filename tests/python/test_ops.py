@@ -1,15 +1,11 @@
 """Every operator over its case table: kernel against scalar twin and NumPy, aligned and not, and what it refuses."""
 
-import os
-import pathlib
-import subprocess
-import sys
-
 import numpy as np
 import opgraft
 import pytest
 from conftest import make_input, tables
 from opgraft import Parameter, Tensor, _core, nn, ops
+from targets import every_other_target, run_again
 
 CASES = [(folder, m, c) for folder, m in tables() for c in m.CASES]
 REFUSED = [c for _, m in tables() for c in getattr(m, "REFUSED", [])]
@@ -123,35 +119,11 @@ def test_case(folder, module, case):
         close(view, a, case, more)
 
 
-# The targets of include/opgraft/simd.h and what the CPU must have for them.
-AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
-TARGETS = {"SSE4": {"sse4_2"}, "AVX2": AVX2, "AVX3": AVX2 | {f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd")}}
-
-
-def machine_targets():
-    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
-        if line.startswith("flags"):
-            return [name for name, needs in TARGETS.items() if needs <= set(line.split()[2:])]
-    return []
-
-
-IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what test_case above runs
-
-
-@pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+@every_other_target
 def test_every_target(target):
-    """The cases again in a process that is held to another SIMD target; the choice is made once a process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-k", "test_case"]
-    path = os.pathsep.join(p for p in sys.path if p)  # the package under test is the one imported here
-    run = subprocess.run(
-        [*command, __file__],
-        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert run.returncode == 0, run.stdout[-4000:] + run.stderr[-1000:]
-    assert f"{len(CASES)} passed" in run.stdout, run.stdout[-1000:]
+    """The cases again under another SIMD target."""
+    text = run_again(__file__, target, "test_case")
+    assert f"{len(CASES)} passed" in text, text[-1000:]
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[_id(c) for c in REFUSED])

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
-from compare import cases, graft, left, normal
+from compare import cases, graft, left, normal, stays
 from opgraft import ops
 
 ELEMENTWISE = cases("elementwise")
@@ -33,12 +33,10 @@ def exact(x):
         return x / (1 + np.exp(-1.702 * x))
 
 
-@pytest.mark.parametrize("proven", [False, True])
 @pytest.mark.parametrize("name", QUICK)
-@pytest.mark.parametrize("shape", [(3, 37), (0, 4), (1,)])
-def test_the_ways_it_is_written(shape, name, proven, tmp_path):
-    if proven and 0 in shape:
-        pytest.skip("a proof needs elements")
+@pytest.mark.parametrize("shape,proven", [((3, 37), True), ((3, 37), False), ((1,), True), ((1,), False),
+                                          ((0, 4), False)])  # fmt: skip
+def test_the_ways_it_is_written(shape, proven, name, tmp_path):
     x = normal(*shape) * 4
     names, _, (got,) = graft(QUICK[name], x, prove=proven)
     assert names == ["FastGeLU"] and left(QUICK[name], (x,), tmp_path) == ["FastGeLU"]
@@ -70,8 +68,11 @@ def test_far_out():
     for name in QUICK:
         with np.errstate(all="ignore"):
             names, (before,), (after,) = graft(QUICK[name], x, prove=False)
+            allowed = 2 * bound(x.astype(np.float64))
         assert names == ["FastGeLU"]
-        np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-30)
+        finite = np.isfinite(x)
+        assert (np.abs(after[finite].astype(np.float64) - before[finite]) <= allowed[finite]).all()
+        np.testing.assert_array_equal(after[~finite], before[~finite])
 
 
 @pytest.mark.parametrize("write", [
@@ -84,15 +85,8 @@ def test_far_out():
     lambda x: x * ops.sigmoid(1.702 + x),
 ])  # fmt: skip
 def test_what_is_another_function(write):
-    x = normal(3, 37)
-    names, before, after = graft(write, x, prove=False)
-    assert not names
-    np.testing.assert_array_equal(after[0], before[0])
+    stays(write, normal(3, 37))
 
 
 def test_a_sigmoid_that_is_used_as_well():
-    x = normal(3, 37)
-    names, before, after = graft(lambda x: (x * ops.sigmoid(1.702 * x), 1.702 * x), x, prove=False)
-    assert not names
-    for a, b in zip(after, before, strict=True):
-        np.testing.assert_array_equal(a, b)
+    stays(lambda x: (x * ops.sigmoid(1.702 * x), 1.702 * x), normal(3, 37))

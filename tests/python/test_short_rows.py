@@ -1,15 +1,11 @@
 """Rows shorter than a vector, of which kernels take several at once, long ones and wide columns: what the twin has, and
 each row as it is alone."""
 
-import os
-import subprocess
-import sys
-
 import ml_dtypes
 import numpy as np
 import pytest
 from opgraft import _core
-from test_ops import IN_FORCE, machine_targets
+from targets import every_other_target, run_again
 
 # A rounding to the type, and of float32 what n additions and an exponential lose (aot_ops/*/cases.py).
 DTYPES = {
@@ -91,14 +87,7 @@ def test_softmax_of_long_rows(n, dtype):
     check("ScaledMaskedSoftmax", [x, mask], {"scale": 0.5}, DTYPES[dtype][1])
 
 
-@pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+@every_other_target
 def test_every_target(target):
-    """Again in a process that is held to another SIMD target; the choice is made once a process."""
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", "-k", "not every", __file__],
-        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    """Again under another SIMD target."""
+    run_again(__file__, target)

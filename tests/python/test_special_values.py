@@ -2,14 +2,13 @@
 
 import collections
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 from conftest import make_input, tables
 from opgraft import _core
-from test_ops import IN_FORCE, bounds, close, machine_targets, wide
+from targets import every_other_target, run_again
+from test_ops import bounds, close, wide
 
 FLOATS = ("float32", "float16", "bfloat16")
 ROWS = collections.defaultdict(list)  # operator -> (module, case)
@@ -153,19 +152,10 @@ def test_special_values(op):
     assert op not in EXCEPTIONS or excepted, f"{op} needs no exception: take it out of the table"
 
 
-@pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+@every_other_target
 def test_every_target(target):
-    """Again in a process that is held to another SIMD target; the choice is made once a process."""
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider"]
-    path = os.pathsep.join(p for p in sys.path if p)  # the package under test is the one imported here
-    done = subprocess.run(
-        [*command, "-k", "test_special_values and not every", __file__],
-        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    """Again under another SIMD target."""
+    run_again(__file__, target, "test_special_values and not every")
 
 
 def dtypes_of(manifest, declared):

@@ -1,9 +1,9 @@
 // RMSNorm of rows shorter than a vector, several of them in one, per SIMD target.
-#if defined(OPGRAFT_SHORT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef OPGRAFT_SHORT_ROWS_INL_H_
-#undef OPGRAFT_SHORT_ROWS_INL_H_
+#if defined(OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_
+#undef OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_
 #else
-#define OPGRAFT_SHORT_ROWS_INL_H_
+#define OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_
 #endif
 
 #include "aot_ops/common/norm-inl.h"

@@ -1,0 +1,39 @@
+"""The SIMD targets of include/opgraft/simd.h that the machine has; a test file under another one than is in force."""
+
+import os
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+# What the CPU must have for them.
+AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
+TARGETS = {"SSE4": {"sse4_2"}, "AVX2": AVX2, "AVX3": AVX2 | {f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd")}}
+
+
+def machine_targets():
+    for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("flags"):
+            return [name for name, needs in TARGETS.items() if needs <= set(line.split()[2:])]
+    return []
+
+
+IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what this process runs
+every_other_target = pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+
+
+def run_again(file, target, select="not every"):
+    """What `select` (pytest's -k) names of a test file, in a process that is held to the target: the choice is made
+    once a process. Returns what pytest wrote, after all have passed."""
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-k", select, file]
+    path = os.pathsep.join(p for p in sys.path if p)  # the package under test is the one imported here
+    done = subprocess.run(
+        command,
+        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": path},
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
+    return done.stdout
