@@ -5,8 +5,7 @@ MindSpore's threads (`runtime_num_threads`, of which opgraft's pool takes no mor
 how many nodes MindSpore may run at once, without its queue of launches). Milliseconds of a call, medians of turns, of
 four products of [256, 1024] by [1024, 1024]: MindSpore's MatMul; opgraft's Dense with GELU; four of each in turns, each
 on the result of the one before; and four of each side by side, where neither needs the other. Nothing is lost where the
-last two are no more than the first two together; exits with 1 where one of them is more than --limit times that, each
-time that it is measured: MindSpore's threads, which spin, may follow ours closely for a while.
+last two are no more than the first two together; exits with 1 where one of them is more than --limit times that.
 """
 
 import argparse
@@ -60,27 +59,18 @@ def serve(threads, actors):
     serving.serve(answers, lambda task: interleaved(calls, task["rounds"], 0.1), ())
 
 
-def show(setting, found):
-    """Prints a line; the time of both together over that of each, the worse one."""
-    medians = [statistics.median(found[kind]) for kind in KINDS]
-    over = [m / sum(medians[:2]) for m in medians[2:]]
-    print("{:16}".format("{}, {}".format(*setting)) + "".join(f"{1e3 * m:14.2f}" for m in medians)
-          + "{:>18}".format("{:.2f}, {:.2f}".format(*over)), flush=True)  # fmt: skip
-    return max(over)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--turns", type=int, default=3, help="how often each process is asked (default 3)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="most time over that of both parts (default 1.15)")
-    parser.add_argument("--again", type=int, default=2, help="how often what is above is measured again (default 2)")
     parser.add_argument("--out", type=pathlib.Path, help="write the figures as JSON")
     parser.add_argument("--serve", type=int, nargs=2, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.serve:
         return serve(*args.serve)
-    figures, processes = {}, {}
+    figures = {setting: {kind: [] for kind in KINDS} for setting in SETTINGS}
+    processes = {}
     try:
         for setting in SETTINGS:
             command = [sys.executable, __file__, "--serve", *setting]
@@ -89,27 +79,27 @@ def main():
             if setting[1] > 1:
                 variables["MS_DEV_RUNTIME_CONF"] = "pipeline:False"
             processes[setting] = Process(command, setting[0], sys.stderr, variables)
-        print(f"{'threads, actors':16}" + "".join(f"{kind:>14}" for kind in KINDS) + f"{'over both':>18}")
-        slow = SETTINGS
-        for _ in range(args.again + 1):
-            for setting in slow:
-                figures[setting] = {kind: [] for kind in KINDS}
-            for _ in range(args.turns):
-                for setting in slow:
-                    answer = processes[setting].ask(rounds=args.rounds)
-                    if "missing" in answer:
-                        raise SystemExit(f"{setting}: {answer['missing']}")
-                    for kind, seconds in answer.items():
-                        figures[setting][kind] += seconds
-            slow = [setting for setting in slow if show(setting, figures[setting]) > args.limit]
-            if not slow:
-                break
+        for _ in range(args.turns):
+            for setting, process in processes.items():
+                answer = process.ask(rounds=args.rounds)
+                if "missing" in answer:
+                    raise SystemExit(f"{setting}: {answer['missing']}")
+                for kind, seconds in answer.items():
+                    figures[setting][kind] += seconds
     finally:
         for process in processes.values():
             process.close()
+    slow = False
+    print(f"{'threads, actors':16}" + "".join(f"{kind:>14}" for kind in KINDS) + f"{'over both':>18}")
+    for setting, found in figures.items():
+        medians = [statistics.median(found[kind]) for kind in KINDS]
+        over = [m / sum(medians[:2]) for m in medians[2:]]
+        slow |= max(over) > args.limit
+        print("{:16}".format("{}, {}".format(*setting)) + "".join(f"{1e3 * m:14.2f}" for m in medians)
+              + "{:>18}".format("{:.2f}, {:.2f}".format(*over)), flush=True)  # fmt: skip
     if args.out:
         args.out.write_text(json.dumps({"{}, {}".format(*s): found for s, found in figures.items()}, indent=2) + "\n")
-    return int(bool(slow))
+    return int(slow)
 
 
 if __name__ == "__main__":
