@@ -13,6 +13,7 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "aot_ops/common/norm-inl.h"
+#include "aot_ops/common/rows_in_vector-inl.h"
 // clang-format on
 
 #ifndef OPGRAFT_LAYERNORM_ROWS_
@@ -51,23 +52,70 @@ template <class T> [[gnu::noinline]] void layer_norm_row(const LayerNormRows &g,
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
+// Row r, x.
+template <class T, class G> HWY_INLINE void RowOf(const LayerNormRows &g, int64_t r, const T *x) {
   const G *gamma = static_cast<const G *>(g.gamma), *beta = static_cast<const G *>(g.beta);
+  T *y = static_cast<T *>(g.y) + r * g.n;
+  const Moments at = MeanVariance(x, g.n);
+  const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
+  if (HWY_UNLIKELY(!Held(at.variance, g.epsilon))) return layer_norm_row(g, r, x);
+  if (g.mean) g.mean[r] = at.base + at.shift;
+  if (g.variance) g.variance[r] = at.variance;
+  if (g.rstd) g.rstd[r] = scale;
+  for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params, g.past);
+}
+
+// What RowOf does, of as many rows as a vector holds, of x's `left` elements from row r on.
+template <class T> HWY_INLINE void VectorOf(const LayerNormRows &g, int64_t r, const RowsInVector &in, const T *x,
+                                            int64_t left, RowsInVector::V gamma, RowsInVector::V beta) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = int64_t(hn::Lanes(d)), width = std::min(in.width, left), rows = width / g.n;
+  const auto inverse = hn::Set(d, 1.0f / float(g.n)), epsilon = hn::Set(d, float(g.epsilon)), zero = hn::Zero(d);
+  const auto v = left >= lanes ? LoadF32(d, x) : LoadF32N(d, x, size_t(left));
+  const auto base = hn::Mul(in.Sum(v), inverse), from = hn::Sub(v, base);  // as MeanVariance
+  const auto shift = hn::Mul(in.Sum(from), inverse), square = hn::Mul(in.Sum(hn::Mul(from, from)), inverse);
+  const auto less = hn::NegMulAdd(shift, shift, square), variance = hn::IfThenElse(hn::Lt(less, zero), zero, less);
+  const auto sum = hn::Add(variance, epsilon), scale = hn::Div(hn::Set(d, 1.0f), hn::Sqrt(sum));
+  const auto held = hn::And(hn::Le(variance, hn::Set(d, 3e38f)), hn::Ge(sum, hn::Set(d, 1e-30f)));
+  T before[hn::MaxLanes(d)];
+  const bool all = hn::AllTrue(d, held);
+  if (HWY_UNLIKELY(!all)) std::copy_n(x, width, before);  // y may be x
+  const auto statistic = [&](float *out, auto s) HWY_ATTR {
+    if (out) StoreF32N(hn::TableLookupLanes(s, in.first), d, out + r, size_t(rows));
+  };
+  statistic(g.mean, hn::Add(base, shift));
+  statistic(g.variance, variance);
+  statistic(g.rstd, scale);
+  const auto unit = hn::Mul(hn::Sub(from, shift), scale);
+  T *y = static_cast<T *>(g.y) + r * g.n;
+  if (width == lanes) StoreF32(hn::MulAdd(unit, gamma, beta), d, y);
+  else StoreF32N(hn::MulAdd(unit, gamma, beta), d, y, size_t(width));
+  if (HWY_LIKELY(all)) return;
+  HWY_ALIGN float fine[hn::MaxLanes(d)];
+  hn::Store(hn::IfThenElseZero(held, hn::Set(d, 1.0f)), d, fine);
+  for (int64_t i = 0; i < rows; ++i)
+    if (fine[i * g.n] == 0.0f) layer_norm_row(g, r + i, before + i * g.n);
+}
+
+template <class T, class G> HWY_NOINLINE void ShortRowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
+  const RowsInVector in(g.n);
+  const auto gamma = in.Repeated(static_cast<const G *>(g.gamma), g.params, 1.0f);
+  const auto beta = in.Repeated(static_cast<const G *>(g.beta), g.params, 0.0f);
+  const int64_t together = rows_together(g.n) / in.rows * in.rows;
+  for (int64_t r = begin; r < end; r += together) {
+    const int64_t count = std::min(together, end - r);
+    const T *x = NormalisedRows<T>(g, r, count);
+    for (int64_t i = 0; i < count; i += in.rows) VectorOf(g, r + i, in, x + i * g.n, (count - i) * g.n, gamma, beta);
+  }
+}
+
+template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
+  if (RowsInVector::fits(g.n)) return ShortRowsOf<T, G>(g, begin, end);
   const int64_t together = rows_together(g.n);
   const T *x = nullptr;
   for (int64_t r = begin; r < end; ++r, x += g.n) {
     if ((r - begin) % together == 0) x = NormalisedRows<T>(g, r, std::min(together, end - r));
-    T *y = static_cast<T *>(g.y) + r * g.n;
-    const Moments at = MeanVariance(x, g.n);
-    const float scale = float(1.0 / std::sqrt(double(at.variance) + g.epsilon));
-    if (HWY_UNLIKELY(!Held(at.variance, g.epsilon))) {
-      layer_norm_row(g, r, x);
-      continue;
-    }
-    if (g.mean) g.mean[r] = at.base + at.shift;
-    if (g.variance) g.variance[r] = at.variance;
-    if (g.rstd) g.rstd[r] = scale;
-    for (int64_t i = 0; i < g.n; i += g.params) ScaleShift(x + i, at, scale, gamma, beta, y + i, g.params, g.past);
+    RowOf<T, G>(g, r, x);
   }
   if (g.past) hwy::FlushStream();
 }

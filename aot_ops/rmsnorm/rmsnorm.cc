@@ -78,7 +78,7 @@ HWY_NOINLINE void ShortRowsOf(const RmsNormRows &g, int64_t begin, int64_t end, 
 }
 
 template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int64_t end) {
-  if (RowsInVector::fits(g.n)) {
+  if (RowsInVector::several(g.n)) {
     const RowsInVector in(g.n);
     ShortRowsOf<T, G>(g, begin, end, &in);
   } else if (rows_together(g.n) > 1 && !g.past) {

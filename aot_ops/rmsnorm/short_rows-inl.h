@@ -1,4 +1,4 @@
-// RMSNorm of rows shorter than a vector, several of them in one, per SIMD target.
+// RMSNorm of short rows, per SIMD target.
 #if defined(OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_
 #undef OPGRAFT_RMSNORM_SHORT_ROWS_INL_H_
@@ -7,54 +7,11 @@
 #endif
 
 #include "aot_ops/common/norm-inl.h"
+#include "aot_ops/common/rows_in_vector-inl.h"
 #include "opgraft/simd.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
-
-// Whole rows of n elements, at most half a vector, side by side in one.
-struct RowsInVector {
-  using D = hn::ScalableTag<float>;
-  using V = hn::Vec<D>;
-  using Ints = hn::RebindToSigned<D>;
-  using Places = decltype(hn::IndicesFromVec(D(), hn::Zero(Ints())));
-
-  int64_t rows, width;  // of a vector: rows, and the elements that they have together
-  int steps;
-  bool halves;
-  Places turned[hn::MaxLanes(D()) / 2], first, each;
-
-  static bool fits(int64_t n) { return n > 0 && 2 * n <= int64_t(hn::Lanes(D())); }
-
-  HWY_INLINE explicit RowsInVector(int64_t n) : rows(int64_t(hn::Lanes(D())) / n), width(rows * n), steps(0) {
-    const D d;
-    const Ints di;
-    const auto at = hn::Iota(di, 0), length = hn::Set(di, int32_t(n)), within = hn::Set(di, int32_t(width));
-    const auto middle = hn::Add(hn::ConvertTo(d, at), hn::Set(d, 0.5f));
-    const auto row = hn::ConvertTo(di, hn::Mul(middle, hn::Set(d, 1.0f / float(n))));
-    const auto begin = hn::Mul(row, length), column = hn::Sub(at, begin);
-    const auto places = [&](auto v) HWY_ATTR {  // any, but in the vector, behind the rows
-      return hn::IndicesFromVec(d, hn::IfThenElseZero(hn::Lt(at, within), v));
-    };
-    halves = (n & (n - 1)) == 0;
-    for (int64_t s = 1; s < n; s = halves ? 2 * s : s + 1) {
-      const auto next = hn::Add(column, hn::Set(di, int32_t(s)));
-      turned[steps++] = places(hn::Add(begin, hn::Sub(next, hn::IfThenZeroElse(hn::Lt(next, length), length))));
-    }
-    first = hn::IndicesFromVec(d, hn::IfThenElseZero(hn::Lt(at, hn::Set(di, int32_t(rows))), hn::Mul(at, length)));
-    each = places(row);
-  }
-
-  // Each row's sum, in all its elements. Of a power of two by halves.
-  HWY_INLINE V Sum(V v) const {
-    V sum = v;
-    if (halves)
-      for (int k = 0; k < steps; ++k) sum = hn::Add(sum, hn::TableLookupLanes(sum, turned[k]));
-    else
-      for (int k = 0; k < steps; ++k) sum = hn::Add(sum, hn::TableLookupLanes(v, turned[k]));
-    return sum;
-  }
-};
 
 // SumOfSquares of `count` rows of n elements, and a vector of ones behind them. in: where rows fit into a vector.
 template <class T>
@@ -96,12 +53,7 @@ template <class T, class G> HWY_INLINE void ScaleRows(const T *x, const float *s
     for (int64_t r = 0; r < count; ++r) ScaleRow(x + r * n, scales[r], gamma, y + r * n, n, past);
     return;
   }
-  auto factor = hn::Set(d, 1.0f);
-  if (gamma) {
-    HWY_ALIGN float factors[2 * hn::MaxLanes(d)];
-    for (int64_t i = 0; i < in->width; i += n) StoreF32N(LoadF32N(d, gamma, size_t(n)), d, factors + i, size_t(n));
-    factor = LoadF32N(d, factors, size_t(in->width));
-  }
+  const auto factor = in->Repeated(gamma, n, 1.0f);
   const auto of = [&](int64_t r, auto v) HWY_ATTR {
     return hn::Mul(hn::Mul(v, hn::TableLookupLanes(hn::LoadU(d, scales + r), in->each)), factor);
   };

@@ -18,6 +18,7 @@
 #include "aot_ops/common/norm-inl.h"
 #include "mask-inl.h"
 #include "rows-inl.h"
+#include "in_vector-inl.h"
 #include "strip-inl.h"
 // clang-format on
 
@@ -73,11 +74,11 @@ template <int kRows, class T> HWY_INLINE void PlainRows(const SoftmaxRows &g, in
   else ContiguousRows<kRows, false, T>(g, r, score, Scaled{hn::Set(hn::ScalableTag<float>(), g.scale)});
 }
 
-template <int kRows, class T> HWY_INLINE void AddedRows(const SoftmaxRows &g, int64_t r) {
+template <int kRows, class T> HWY_INLINE void AddedRows(const SoftmaxRows &g, int64_t r, MaskRows &rows) {
   const hn::ScalableTag<float> d;
   const auto scale = hn::Set(d, g.scale), factor = hn::Set(d, g.mask_scale);
   const T *mask[kRows];
-  for (int j = 0; j < kRows; ++j) mask[j] = static_cast<const T *>(g.mask.data) + g.mask.row(r + j);
+  for (int j = 0; j < kRows; ++j) mask[j] = static_cast<const T *>(g.mask.data) + rows.next();
   if (!g.mask.step())
     ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, auto...) HWY_ATTR {
       return hn::MulAdd(v, scale, hn::Mul(hn::Set(d, float(*mask[j])), factor));
@@ -92,12 +93,12 @@ template <int kRows, class T> HWY_INLINE void AddedRows(const SoftmaxRows &g, in
     });
 }
 
-template <int kRows, class T> HWY_INLINE void ChosenRows(const SoftmaxRows &g, int64_t r) {
+template <int kRows, class T> HWY_INLINE void ChosenRows(const SoftmaxRows &g, int64_t r, MaskRows &rows) {
   const hn::ScalableTag<float> d;
   const auto scale = hn::Set(d, g.scale), fill = hn::Set(d, g.fill);
   const Hidden hidden(d, g.mask);
   const uint8_t *mask[kRows];
-  for (int j = 0; j < kRows; ++j) mask[j] = g.mask.bools() + g.mask.row(r + j);
+  for (int j = 0; j < kRows; ++j) mask[j] = g.mask.bools() + rows.next();
   if (g.mask.step()) {
     ContiguousRows<kRows, true, T>(g, r, [&](auto v, int j, int64_t i, auto... k) HWY_ATTR {
       return hn::IfThenElse(hidden(mask[j] + i, k...), fill, hn::Mul(v, scale));
@@ -113,24 +114,30 @@ template <int kRows, class T> HWY_INLINE void ChosenRows(const SoftmaxRows &g, i
 
 // Rows [begin, end) along the last axis. Each kind of mask has its loop: constants are loaded once for many short rows.
 enum Kind { kPlain, kAdded, kChosen };
-template <Kind kind, int kRows, class T> HWY_INLINE void ScoreRows(const SoftmaxRows &g, int64_t r) {
+template <Kind kind, int kRows, class T> HWY_INLINE void ScoreRows(const SoftmaxRows &g, int64_t r, MaskRows &rows) {
   if constexpr (kind == kPlain) PlainRows<kRows, T>(g, r);
-  if constexpr (kind == kAdded) AddedRows<kRows, T>(g, r);
-  if constexpr (kind == kChosen) ChosenRows<kRows, T>(g, r);
+  if constexpr (kind == kAdded) AddedRows<kRows, T>(g, r, rows);
+  if constexpr (kind == kChosen) ChosenRows<kRows, T>(g, r, rows);
 }
 template <Kind kind, int kMost, int64_t kRoom, class T>
 HWY_NOINLINE void RowsKept(SoftmaxRows g, int64_t begin, int64_t end) {
   HWY_ALIGN float room[kRoom];
   g.room = room, g.kept = kRoom;
+  MaskRows rows(g.mask, begin);
   int64_t r = begin;
   if constexpr (kMost > 1)  // short ones wait the longer for it
-    if (g.n <= 2 * int64_t(hn::Lanes(hn::ScalableTag<float>())))
-      for (; r + 2 * kMost <= end; r += 2 * kMost) ScoreRows<kind, 2 * kMost, T>(g, r);
+    if (g.n <= int64_t(hn::Lanes(hn::ScalableTag<float>())) * (kind == kPlain ? 2 : 1))
+      for (; r + 2 * kMost <= end; r += 2 * kMost) ScoreRows<kind, 2 * kMost, T>(g, r, rows);
   if constexpr (kMost > 1)
-    for (; r + kMost <= end; r += kMost) ScoreRows<kind, kMost, T>(g, r);
-  for (; r < end; ++r) ScoreRows<kind, 1, T>(g, r);
+    for (; r + kMost <= end; r += kMost) ScoreRows<kind, kMost, T>(g, r, rows);
+  for (; r < end; ++r) ScoreRows<kind, 1, T>(g, r, rows);
 }
 template <Kind kind, class T> void RowsTogether(const SoftmaxRows &g, int64_t begin, int64_t end) {
+  if (RowsInVector::several(g.n)) {
+    if constexpr (kind == kPlain) return PlainInVectors<T>(g, begin, end);
+    if constexpr (kind == kAdded) return AddedInVectors<T>(g, begin, end);
+    if constexpr (kind == kChosen) return ChosenInVectors<T>(g, begin, end);
+  }
   if constexpr (std::is_same_v<T, float>) return RowsKept<kind, kTogether, 1, T>(g, begin, end);
   else if (kTogether * g.n <= kKeptShort || g.n > kKept) return RowsKept<kind, kTogether, kKeptShort, T>(g, begin, end);
   else return RowsKept<kind, 1, kKept, T>(g, begin, end);
@@ -156,7 +163,7 @@ template <class T> void RowsApart(const SoftmaxRows &g, int64_t begin, int64_t e
   const auto scale = hn::Set(d, g.scale), fill = hn::Set(d, g.fill), factor = hn::Set(d, g.mask_scale);
   const Hidden hidden(d, g.mask);
   const bool hides = g.mask.hides;
-  const auto [length, along] = g.mask.run();
+  const auto [length, along] = g.mask.run(g.mask.axis + 1);
   HWY_ALIGN float kept[kKept];
   const int64_t size = g.mask.chosen ? 1 : int64_t(sizeof(T));
   const char *beside = nullptr;  // what lies along x in the mask

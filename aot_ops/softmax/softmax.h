@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 #include "aot_ops/common/softmax_axis.h"
 #include "opgraft/op.h"
@@ -28,18 +29,17 @@ struct SoftmaxMask {
     }
     return at;
   }
-  // Of rows that are neighbours along the dimensions behind the axis, from a multiple of `length` on: so many lie side
-  // by side in the mask, or share an element.
+  // Of neighbouring rows, as they lie along the dimensions from `first` on: from a multiple of `length` on so many lie
+  // `step` apart in the mask.
   struct Run {
-    int64_t length = 1;
-    bool along = false;
+    int64_t length = 1, step = 0;
   };
-  Run run() const {
+  Run run(int first) const {
     Run found;
-    for (int k = rank - 1; k > axis; --k) {
-      if (dims[k] == 1) continue;
-      if (found.length == 1) found.along = stride[k] != 0;
-      else if (stride[k] != (found.along ? found.length : 0)) break;
+    for (int k = rank - 1; k >= first; --k) {
+      if (k == axis || dims[k] == 1) continue;
+      if (found.length == 1) found.step = stride[k];
+      else if (stride[k] != found.length * found.step) break;
       found.length *= dims[k];
     }
     return found;
@@ -52,6 +52,29 @@ struct SoftmaxMask {
   }
   const uint8_t *bools() const { return static_cast<const uint8_t *>(data); }
   bool gone(int64_t i) const { return (bools()[i] != 0) == hides; }
+};
+
+// Where a mask begins for one row after the other: with divisions only where a run of them does.
+class MaskRows {
+ public:
+  MaskRows(const SoftmaxMask &mask, int64_t row) : mask_(mask), run_(mask.run(0)), row_(row) {}
+  // How many rows, the next one first, are apart() from each other.
+  int64_t left() {
+    if (left_ == 0) at_ = mask_.row(row_), left_ = run_.length - row_ % run_.length;
+    return left_;
+  }
+  int64_t apart() const { return run_.step; }
+  // For the next row; `count`, at most left(), are taken.
+  int64_t next(int64_t count = 1) {
+    left();
+    row_ += count, left_ -= count;
+    return std::exchange(at_, at_ + count * run_.step);
+  }
+
+ private:
+  SoftmaxMask mask_;
+  SoftmaxMask::Run run_;
+  int64_t row_, at_ = 0, left_ = 0;
 };
 
 // Input i, a mask of `x`, broadcasts to input 0; bools choose, of x's dtype it is added.

@@ -75,7 +75,7 @@ template <class D, class T> HWY_INLINE void Hide(const Hidden<D> &hidden, const 
 template <class T> void HideRows(const SoftmaxGradRows &a, int64_t begin, int64_t end) {
   const Hidden hidden(hn::ScalableTag<float>(), a.mask);
   const bool last = a.inner == 1;
-  const auto [length, along] = last ? SoftmaxMask::Run{1, a.mask.step() != 0} : a.mask.run();
+  const auto [length, along] = last ? SoftmaxMask::Run{1, a.mask.step()} : a.mask.run(a.mask.axis + 1);
   for (int64_t r = begin, count; r < end; r += count) {
     count = std::min(length - r % length, end - r);  // which is a part of the columns
     const int64_t from = a.mask.row(r), lines = last ? 1 : a.n, width = last ? a.n : count;

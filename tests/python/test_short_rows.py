@@ -1,6 +1,8 @@
 """Rows shorter than a vector, of which kernels take several at once, long ones and wide columns: what the twin has, and
 each row as it is alone."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -19,13 +21,14 @@ def run(op, inputs, attrs=None):
     return _core.run_op(_core.resolve(op), [a.copy() for a in inputs], attrs or {})
 
 
-def check(op, inputs, attrs, rtol):
+def check(op, inputs, attrs, rtol, atol=1e-30):
     got = run(op, inputs, attrs)
     twin = [np.empty_like(a) for a in got]
     _core.run_reference_into(_core.resolve(op), [a.copy() for a in inputs], twin, attrs)
     for a, b in zip(got, twin, strict=True):
         a, b = a.astype(np.float64), b.astype(np.float64)
-        np.testing.assert_allclose(a, b, rtol, 2.0**-24 if rtol > 1e-4 else 1e-30)
+        close = np.isclose(a, b, rtol, np.maximum(atol, 2.0**-24 if rtol > 1e-4 else 0), equal_nan=True)
+        assert close.all(), (a[~close], b[~close])
     return got
 
 
@@ -49,6 +52,69 @@ def test_norms(op, dtype):
                 alone = run(op, [*(a[r : r + 1] for a in x), gamma])
                 for a, b in zip(got, alone, strict=True):
                     np.testing.assert_array_equal(a[r : r + 1].astype(np.float64), b.astype(np.float64))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["FusedLayerNorm", "LayerNorm", "LayerNormExt", "AddLayerNorm"])
+def test_norms_that_subtract_the_mean(op, dtype):
+    rtol = DTYPES[dtype][1]
+    for n in [*range(1, 18), 31, 32, 33, 100]:
+        for rows in (1, 2, 7, 16, 300):
+            x = [values(dtype, rows, n, seed=k) for k in range(1 + (op == "AddLayerNorm"))]
+            parameters = [values(dtype, n, seed=8), values(dtype, n, seed=9)]
+            for k, scale in ((0, 1e25), (3, 1e-25), (5, np.nan)) if dtype != "float16" and rows > 2 else ():
+                x[0][k] = (x[0][k].astype(np.float64) * scale).astype(x[0].dtype)
+            attrs = {"normalized_shape": [n]} if op == "LayerNormExt" else {}
+            # What a difference of numbers of up to 4 loses by its rounding and by that of the mean, over the row's
+            # deviation; of half types less than their own rounding.
+            deviation = np.sqrt(sum(a.astype(np.float64) for a in x).var(1, keepdims=True) + 1e-5)
+            got = check(op, [*x, *parameters], attrs, rtol, np.nan_to_num(16 * 2.0**-24 / deviation, nan=0.0))
+            for r in range(0, rows, 5):
+                alone = run(op, [*(a[r : r + 1] for a in x), *parameters], attrs)
+                for a, b in zip(got, alone, strict=True):
+                    np.testing.assert_array_equal(a[r : r + 1].astype(np.float64), b.astype(np.float64))
+            if op == "FusedLayerNorm":
+                in_place = x[0].copy()
+                _core.run_into(_core.resolve(op), [in_place, *parameters], [in_place], {})
+                np.testing.assert_array_equal(in_place.astype(np.float64), got[0].astype(np.float64))
+
+
+# The mean of what float32 has of numbers around a million; its deviation is one.
+@pytest.mark.parametrize("n", range(2, 18))
+def test_a_mean_far_above_the_deviation(n):
+    x = (1e6 + np.random.default_rng(n).standard_normal((50, n))).astype(np.float32)
+    (got,) = run("FusedLayerNorm", [x])
+    exact = x.astype(np.float64)
+    exact -= exact.mean(1, keepdims=True)
+    np.testing.assert_allclose(got, exact / np.sqrt((exact**2).mean(1, keepdims=True) + 1e-5), 1e-5, 1e-5)
+
+
+def masks(dtype, *shape):
+    """Of x of this shape, as they broadcast: numbers, and bools of which some are True in each row."""
+    for dims in itertools.product((0, 1), repeat=len(shape)):
+        of = [n if keep else 1 for n, keep in zip(shape, dims, strict=True)]
+        yield values(dtype, *of, seed=1)
+        yield np.random.default_rng(2).random(of) < 0.6
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_softmax_of_short_rows(dtype):
+    for n in range(1, 18):
+        for shape in ((3, n), (5, 7, n), (2, 3, 4, n)):
+            x = values(dtype, *shape)
+            x[(0,) * len(shape)] = -np.inf
+            x[(-1,) * (len(shape) - 1)] = np.nan
+            for scale in (1.0, 0.3):
+                check("ScaledMaskedSoftmax", [x], {"scale": scale}, DTYPES[dtype][1])
+            for mask in masks(dtype, *shape):
+                attrs = {"scale": 0.3} if mask.dtype == bool else {"scale": 0.3, "mask_scale": 0.5}
+                (got,) = check("ScaledMaskedSoftmax", [x, mask], attrs, DTYPES[dtype][1])
+                first = mask if mask.shape[0] == 1 else mask[:1]
+                (alone,) = run("ScaledMaskedSoftmax", [x[:1], first], attrs)
+                np.testing.assert_array_equal(got[:1].astype(np.float64), alone.astype(np.float64))
+                in_place = x.copy()
+                _core.run_into(_core.resolve("ScaledMaskedSoftmax"), [in_place, mask], [in_place], attrs)
+                np.testing.assert_array_equal(in_place.astype(np.float64), got.astype(np.float64))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
