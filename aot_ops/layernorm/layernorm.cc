@@ -110,7 +110,7 @@ template <class T, class G> HWY_NOINLINE void ShortRowsOf(const LayerNormRows &g
 }
 
 template <class T, class G> void RowsOf(const LayerNormRows &g, int64_t begin, int64_t end) {
-  if (RowsInVector::fits(g.n)) return ShortRowsOf<T, G>(g, begin, end);
+  if (RowsInVector::several(g.n) || (RowsInVector::fits(g.n) && !g.past)) return ShortRowsOf<T, G>(g, begin, end);
   const int64_t together = rows_together(g.n);
   const T *x = nullptr;
   for (int64_t r = begin; r < end; ++r, x += g.n) {
