@@ -125,7 +125,7 @@ HWY_NOINLINE void RowsKept(SoftmaxRows g, int64_t begin, int64_t end) {
   g.room = room, g.kept = kRoom;
   MaskRows rows(g.mask, begin);
   int64_t r = begin;
-  if constexpr (kMost > 1)  // short ones wait the longer for it
+  if constexpr (kMost > 1)  // short ones wait the longer for it; four masks beside four rows want too many registers
     if (g.n <= int64_t(hn::Lanes(hn::ScalableTag<float>())) * (kind == kPlain ? 2 : 1))
       for (; r + 2 * kMost <= end; r += 2 * kMost) ScoreRows<kind, 2 * kMost, T>(g, r, rows);
   if constexpr (kMost > 1)
