@@ -10,6 +10,7 @@
 #include <cmath>
 #include <limits>
 
+#include "aot_ops/common/lines-inl.h"
 #include "aot_ops/common/stream-inl.h"
 #include "opgraft/simd.h"
 
@@ -101,12 +102,19 @@ template <class T> HWY_INLINE float SumOfSquares(const T *x, int64_t n) {
   auto s0 = hn::Zero(d), s1 = s0, s2 = s0, s3 = s0;
   int64_t i = 0;
   auto add = [&](auto &s, auto v) HWY_ATTR { s = hn::MulAdd(v, v, s); };
-  for (; i + 4 * lanes <= n; i += 4 * lanes) {
-    add(s0, LoadF32(d, x + i));
-    add(s1, LoadF32(d, x + i + lanes));
-    add(s2, LoadF32(d, x + i + 2 * lanes));
-    add(s3, LoadF32(d, x + i + 3 * lanes));
+  auto fours = [&](int64_t end, auto &&at) HWY_ATTR {
+    for (; i + 4 * lanes <= end; i += 4 * lanes) {
+      add(s0, at(i));
+      add(s1, at(i + lanes));
+      add(s2, at(i + 2 * lanes));
+      add(s3, at(i + 3 * lanes));
+    }
+  };
+  if (HWY_UNLIKELY(Lines<T>::worth(x, n))) {
+    Lines<T> in(x);
+    fours(Lines<T>::whole(n) * lanes, [&](int64_t k) HWY_ATTR { return in.at(k); });
   }
+  fours(n, [&](int64_t k) HWY_ATTR { return LoadF32(d, x + k); });
   for (; i + lanes <= n; i += lanes) add(s0, LoadF32(d, x + i));
   if (i < n) add(s1, LoadF32N(d, x + i, size_t(n - i)));
   return hn::GetLane(hn::SumOfLanes(d, hn::Add(hn::Add(s0, s1), hn::Add(s2, s3))));
@@ -128,10 +136,9 @@ template <class T, class G>
 HWY_INLINE void ScaleRow(const T *x, float scale, const G *gamma, T *y, int64_t n, bool past) {
   const auto s = hn::Set(hn::ScalableTag<float>(), scale);
   const auto both = [&](auto, auto v, auto g) HWY_ATTR { return hn::Mul(hn::Mul(v, s), g); };
-  if (gamma) MapRowPast(past, both, y, n, x, gamma);
-  else
-    MapRowPast(
-        past, [&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); }, y, n, x);
+  const auto one = [&](auto, auto v) HWY_ATTR { return hn::Mul(v, s); };
+  if (past) gamma ? MapRowPast(true, both, y, n, x, gamma) : MapRowPast(true, one, y, n, x);
+  else gamma ? MapLines(both, y, n, x, gamma) : MapLines(one, y, n, x);
 }
 
 // Rows from r on, `count` of them, as they are normalised: x's, or the sums with the residual, which it stores, rounded

@@ -180,3 +180,32 @@ def test_the_gradient_of_layer_norm_ext(params, dims):
             want[i] = (sums[0] - sums[1]) / 2e-5
         assert g.shape == want.shape
         assert (np.abs(g - want) <= bound.reshape(want.shape) + U * np.abs(want) + 2e-9).all()
+
+
+@pytest.mark.parametrize("n", [255, 256, 263, 1024, 1039, 4096])
+def test_where_rows_begin_changes_no_bit_of_their_rms_norm(n):
+    """Rows that begin no line of the caches are read by whole lines with AVX-512. What lies around them, and in the
+    same lines, is NaN, and stays it; x may be the result."""
+    rng = np.random.default_rng(n)
+    x, gamma = (rng.standard_normal(s, np.float32) for s in ((3, n), n))
+    line = 16
+
+    def at(place):
+        """A copy of x that begins `place` elements into a line, and the array that it lies in."""
+        whole = np.full(x.size + 4 * line, np.nan, np.float32)
+        begin = -(whole.ctypes.data // 4) % line + line + place
+        whole[begin : begin + x.size] = x.ravel()
+        return whole[begin : begin + x.size].reshape(x.shape), whole
+
+    want = run("RmsNorm", at(0)[0], gamma, epsilon=1e-5)
+    wide = x.astype(np.float64)
+    rstd = 1 / np.sqrt((wide * wide).mean(-1, keepdims=True) + 1e-5)
+    check(want[0], wide * rstd * gamma, (n / 2 + 32) * U)
+    for place in range(line):
+        given, whole = at(place)
+        for got, as_aligned in zip(run("RmsNorm", given, gamma, epsilon=1e-5), want, strict=True):
+            np.testing.assert_array_equal(got, as_aligned)
+        np.testing.assert_array_equal(run("FusedRmsNorm", given)[0], run("FusedRmsNorm", at(0)[0])[0])
+        _core.run_into(_core.resolve("FusedRmsNorm"), [given, gamma], [given], {"epsilon": 1e-5})
+        np.testing.assert_array_equal(given, want[0])
+        assert np.isnan(whole).sum() == whole.size - x.size
