@@ -10,6 +10,7 @@
 #define OPGRAFT_GEMM_INL_H_
 #endif
 
+#include "aot_ops/common/turn-inl.h"
 #include "opgraft/simd.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -255,8 +256,8 @@ HWY_INLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float
   MicroRows(rows, a, lda, b, k, c, ldc, accumulate, AheadOf(b, b, k, rows, 0, rows));
 }
 
-// dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1,
-// 4 x 4 transposes where step is 1.
+// dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1, blocks that are
+// turned where step is 1, as many columns as a vector has lanes, then four.
 template <class T>
 void Gather(const T *src, int64_t step, int64_t stride, int64_t outer, int64_t inner, float *dst, int64_t ld) {
   const hn::ScalableTag<float> d;
@@ -271,7 +272,11 @@ void Gather(const T *src, int64_t step, int64_t stride, int64_t outer, int64_t i
     return;
   }
   const int64_t whole_i = step == 1 ? outer / 4 * 4 : 0, whole_j = step == 1 ? inner / 4 * 4 : 0;
-  for (int64_t j = 0; j < whole_j; j += 4) {
+  int64_t j = 0;
+  if constexpr (std::is_same_v<T, float>)
+    for (; j + lanes <= inner && whole_i; j += lanes)
+      for (int64_t i = 0; i < whole_i; i += 4) TurnBlock<false>(d, src + j * stride + i, stride, dst + i * ld + j, ld);
+  for (; j < whole_j; j += 4) {
     const T *s = src + j * stride;
     for (int64_t i = 0; i < whole_i; i += 4) {
       const auto r0 = LoadF32(d4, s + i), r1 = LoadF32(d4, s + stride + i);
@@ -286,7 +291,7 @@ void Gather(const T *src, int64_t step, int64_t stride, int64_t outer, int64_t i
     }
   }
   for (int64_t i = 0; i < outer; ++i)
-    for (int64_t j = i < whole_i ? whole_j : 0; j < inner; ++j) dst[i * ld + j] = float(src[i * step + j * stride]);
+    for (j = i < whole_i ? whole_j : 0; j < inner; ++j) dst[i * ld + j] = float(src[i * step + j * stride]);
 }
 
 // Panels [p0, p1) of B[k, n] (row_stride between k, column_stride between n) into dst, the whole packed B.

@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <utility>
+#include <vector>
 
 #include "aot_ops/common/gemm-host.h"
+#include "aot_ops/common/product-rows.h"
 #include "aot_ops/common/scratch.h"
 #include "aot_ops/common/tiles.h"
 
@@ -96,56 +99,22 @@ struct SkinnyUnits {
   }
 };
 
-// Workspace that run_product asks for; `constant`: B will come packed.
-inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f, bool constant) {
-  if (p.m < 0 || p.n < 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
-  const uint64_t a = 4 * (p.a_floats() + (p.has_offset ? uint64_t(p.a_count * p.m) : 0)) + 128;
+inline Tiles tiles_of(const GemmProblem &p, int64_t n, const ProductKernels &f, int threads) {
+  return choose_tiles(p.m, n, p.steps(), TileRows_simd()(), PanelWidth_simd()(), f.element, threads);
+}
+inline OwnRows own_rows(const GemmProblem &p, const ProductKernels &f, int64_t threads) {
+  return {p, tiles_of(p, p.n, f, 1).rows, threads};
+}
+
+// Workspace that run_product asks for; `constant`: B will come packed. threads: 0 while they are not known.
+inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f, bool constant, int64_t threads = 0) {
+  if (p.m <= 0 || p.n <= 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
+  const uint64_t offsets = p.has_offset ? uint64_t(p.a_count * p.m) : 0;
+  const uint64_t a = 4 * (own_rows(p, f, threads).floats + offsets) + 128;
   if (constant) return a;
   return a + (in_place(p, f) ? SkinnyUnits(p, f).partial_bytes(p) : packed_bytes(p, f));
 }
 
-// Rows [row, row + rows) of A as pairs, `lda` words apart.
-inline void pair_rows(const GemmProblem &p, const uint16_t *a, int64_t row, int64_t rows, uint16_t *to) {
-  a += row * p.a.row_stride;
-  for (int64_t i = 0; i < rows; ++i, to += 2 * p.lda()) {
-    const uint16_t *from = a + i * p.a.row_stride;
-    if (p.a.column_stride == 1) std::memcpy(to, from, size_t(p.k) * 2);
-    else
-      for (int64_t l = 0; l < p.k; ++l) to[l] = from[l * p.a.column_stride];
-    if (p.k % 2) to[p.k] = 0;
-  }
-}
-
-// Rows of A as float32, or pairs, where they are not read in place.
-inline void widen_a(Context &c, const GemmProblem &p, float *to) {
-  const int64_t element = int64_t(dtype_size(p.dtype)), lda = p.lda();
-  const auto widen = Widen_simd(p.dtype);
-  c.parallel_for(p.a_count * p.m, std::max<int64_t>(1, 65536 / std::max<int64_t>(p.k, 1)),
-                 [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end;) {
-                     const int64_t matrix = i / p.m, row = i % p.m, rows = std::min(end - i, p.m - row);
-                     MatrixRef from = p.a;
-                     from.data = static_cast<const char *>(p.a.data) + matrix * p.m * p.k * element;
-                     float *matrix_to = to + matrix * p.m * lda;
-                     if (p.pairs)
-                       pair_rows(p, static_cast<const uint16_t *>(from.data), row, rows,
-                                 reinterpret_cast<uint16_t *>(matrix_to + row * lda));
-                     else widen(from, p.k, row, row + rows, matrix_to, lda);
-                     i += rows;
-                   }
-                 });
-}
-
-// A as float32 or pairs: where it lies, or in `to`.
-inline const float *float_rows(Context &c, const GemmProblem &p, void *to) {
-  if (!p.copies_a()) return static_cast<const float *>(p.a.data);
-  widen_a(c, p, static_cast<float *>(to));
-  return static_cast<const float *>(to);
-}
-
-inline Tiles tiles_of(const GemmProblem &p, int64_t n, const ProductKernels &f, int threads) {
-  return choose_tiles(p.m, n, p.steps(), TileRows_simd()(), PanelWidth_simd()(), f.element, threads);
-}
 // The first product, by rows of A and packed B.
 inline GemmTile first_tile(const GemmProblem &p, const float *a, const void *b, int64_t kc) {
   return {a, p.lda(), b, p.c, p.n, p.bias, p.residual, p.m, p.n, p.steps(), p.activation, kc, p.scale, p.offset};
@@ -185,6 +154,17 @@ struct PackedUnits {
   int64_t first_of(int64_t stripe) const { return stripe * groups / stripes; }
 };
 
+// Each thread packs a stripe of B's panels, uses it, and writes its columns of C, the same ones with every call: what
+// another core has written comes slowly, if it has another L3 above all (MatMul 512 0.92 of the time there). All rows
+// of A pass through each stripe: of what does not fit the caches none is below 256 columns, which take longer than
+// that; and on Intel's processors, where the pool keeps no shares of it, there is one.
+inline int64_t stripes_of(const GemmProblem &p, const ProductKernels &f, int threads) {
+  if (p.batch != 1) return 1;
+  const uint64_t bytes = 4 * uint64_t(p.m * p.k + p.m * p.n) + packed_bytes(p, f);
+  if (bytes < own_caches(threads)) return threads;
+  return simd::intel() ? 1 : std::clamp<int64_t>(p.n / 256, 1, threads);
+}
+
 // a_of(i), b_of(i): which matrix of A and B the product i takes.
 template <class AOf, class BOf>
 void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f, const AOf &a_of, const BOf &b_of) {
@@ -194,13 +174,16 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   p.pairs = f.pairs && !skinny;
   const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
   const int64_t width = PanelWidth_simd()();
-  const Scratch<char> memory(c, product_workspace(p, f, p.packed));
+  const Scratch<char> memory(c, product_workspace(p, f, p.packed, c.threads()));
   auto take = [free = memory.get()](uint64_t bytes) mutable {
     char *at = free;
     free += (bytes + 63) / 64 * 64;
     return at;
   };
-  const float *a = float_rows(c, p, take(4 * p.a_floats()));
+  const OwnRows rows = own_rows(p, f, c.threads());
+  const bool own = rows.own && !skinny;
+  auto *copies = reinterpret_cast<float *>(take(4 * rows.floats));
+  const float *a = own ? nullptr : float_rows(c, p, copies);
   const int64_t next_a = p.m * (p.copies_a() ? lda : p.steps());
   float *sums = nullptr;
   if (p.has_offset) {
@@ -213,9 +196,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
     }
   }
   const char *b = static_cast<const char *>(p.packed);
-  // Where all fits the cores' own caches each keeps a stripe of B and of C.
-  const uint64_t bytes = 4 * uint64_t(p.m * p.k + p.m * p.n) + packed_bytes(p, f);
-  const int64_t stripes = p.batch == 1 && bytes < own_caches(c.threads()) ? c.threads() : 1;
+  const int64_t stripes = stripes_of(p, f, c.threads());
   if (!b && !skinny) {
     const PackUnits units(p.k, p.n, stripes);
     char *copy = take(packed_bytes(p, f));
@@ -234,7 +215,8 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   const Tiles t = tiles_of(p, p.n, f, c.threads());
   const auto tile_of = [&](int64_t product) {
     const int64_t am = a_of(product), at = product * p.m * p.n * element;
-    GemmTile g = first_tile(p, a + am * next_a, b ? b + b_of(product) * f.packed_floats(p) * f.element : nullptr, t.kc);
+    GemmTile g = first_tile(p, own ? nullptr : a + am * next_a,
+                            b ? b + b_of(product) * f.packed_floats(p) * f.element : nullptr, t.kc);
     g.c = static_cast<char *>(p.c) + at;
     if (p.residual) g.residual = static_cast<const char *>(p.residual) + at;
     if (sums) g.row_sums = sums + am * p.m;
@@ -265,10 +247,21 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
     return;
   }
   const PackedUnits units(p, t, stripes);
-  c.parallel_for(p.batch * units.count(), units.grain(), [&](int64_t begin, int64_t end) {
+  std::vector<int64_t> held(size_t(own ? c.threads() : 0), -1);  // which rows of all matrices each thread has
+  c.parallel_for(p.batch * units.count(), units.grain(), [&](int64_t begin, int64_t end, int worker) {
     for (int64_t i = begin; i < end; ++i) {
-      const GemmTile g = tile_of(i / units.count());
-      units.at(i % units.count(), [&](int64_t p0, int64_t p1, int64_t m0, int64_t m1) { f.gemm(g, p0, p1, m0, m1); });
+      const int64_t product = i / units.count();
+      GemmTile g = tile_of(product);
+      units.at(i % units.count(), [&](int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+        if (!own) return f.gemm(g, p0, p1, m0, m1);
+        float *block = copies + worker * rows.each;
+        if (std::exchange(held[size_t(worker)], product * p.m + m0) != product * p.m + m0)
+          copy_rows(p, a_of(product), m0, m1 - m0, block);
+        g.a = block;
+        g.c = static_cast<char *>(g.c) + m0 * g.ldc * element;
+        if (g.residual) g.residual = static_cast<const char *>(g.residual) + m0 * g.ldc * element;
+        f.gemm(g, p0, p1, 0, m1 - m0);
+      });
     }
   });
 }
