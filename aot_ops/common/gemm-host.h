@@ -9,6 +9,7 @@ OPGRAFT_SIMD(PanelWidth)
 OPGRAFT_SIMD(TileRows)
 OPGRAFT_SIMD_FLOATS(Pack)
 OPGRAFT_SIMD_FLOATS(Widen)
+OPGRAFT_SIMD(PairRows)
 
 // The functions of one storage type.
 struct GemmKernels {

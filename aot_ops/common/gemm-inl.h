@@ -312,6 +312,27 @@ template <class T> void Widen(const MatrixRef &a, int64_t k, int64_t m0, int64_t
          ld);
 }
 
+// `rows` rows of A[m, k] of bfloat16 as words of two, `ld` words apart; a last one alone has a 0 beside it.
+inline void PairRows(const MatrixRef &a, int64_t k, int64_t rows, float *dst, int64_t ld) {
+  const hn::ScalableTag<uint16_t> d;
+  constexpr int64_t kSide = 8, kLanes = int64_t(hn::MaxLanes(d));
+  const auto *from = static_cast<const uint16_t *>(a.data);
+  auto *to = reinterpret_cast<uint16_t *>(dst);
+  const int64_t turned = a.row_stride == 1 && a.column_stride != 1 ? rows / kSide * kSide : 0,
+                whole = k / kLanes * kLanes;
+  for (int64_t l = 0; l < whole; l += kLanes)
+    for (int64_t i = 0; i < turned; i += kSide)
+      TurnBlock<false>(d, from + l * a.column_stride + i, a.column_stride, to + i * 2 * ld + l, 2 * ld);
+  for (int64_t i = 0; i < rows; ++i) {
+    const uint16_t *x = from + i * a.row_stride;
+    uint16_t *y = to + i * 2 * ld;
+    if (a.column_stride == 1) std::memcpy(y, x, size_t(k) * 2);
+    else
+      for (int64_t l = i < turned ? whole : 0; l < k; ++l) y[l] = x[l * a.column_stride];
+    if (k % 2) y[k] = 0;
+  }
+}
+
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

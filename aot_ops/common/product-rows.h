@@ -9,23 +9,12 @@
 
 namespace opgraft {
 
-// Rows of A as pairs, `lda` words apart.
-inline void pair_rows(const GemmProblem &p, const uint16_t *a, int64_t rows, uint16_t *to) {
-  for (int64_t i = 0; i < rows; ++i, to += 2 * p.lda()) {
-    const uint16_t *from = a + i * p.a.row_stride;
-    if (p.a.column_stride == 1) std::memcpy(to, from, size_t(p.k) * 2);
-    else
-      for (int64_t l = 0; l < p.k; ++l) to[l] = from[l * p.a.column_stride];
-    if (p.k % 2) to[p.k] = 0;
-  }
-}
-
 // Rows [row, row + rows) of a matrix A as float32, or pairs, where they are not read in place.
 inline void copy_rows(const GemmProblem &p, int64_t matrix, int64_t row, int64_t rows, float *to) {
   const int64_t element = int64_t(dtype_size(p.dtype));
   MatrixRef from = p.a;
   from.data = static_cast<const char *>(p.a.data) + (matrix * p.m * p.k + row * p.a.row_stride) * element;
-  if (p.pairs) pair_rows(p, static_cast<const uint16_t *>(from.data), rows, reinterpret_cast<uint16_t *>(to));
+  if (p.pairs) PairRows_simd()(from, p.k, rows, to, p.lda());
   else Widen_simd(p.dtype)(from, p.k, 0, rows, to, p.lda());
 }
 
@@ -62,7 +51,7 @@ struct OwnRows {
     if (!p.copies_a() || p.has_offset || p.a_count != p.batch || threads > processors) return;
     const uint64_t all = uint64_t(each * (threads ? threads : processors)),
                    most = std::max<uint64_t>(4 * floats, 1 << 20);
-    own = all <= most;
+    own = all <= most && p.n >= 64 * threads;
     if (own || !threads) floats = std::max(floats, std::min(all, most));
   }
 };
