@@ -42,6 +42,33 @@ def test_a_dynamic_number_of_rows(dtype):
         assert (np.abs(got - want) <= bound + half_ulp * (np.abs(want) + bound)).all()
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16], ids=lambda d: np.dtype(d).name)
+@pytest.mark.parametrize("turned", [False, True])
+def test_the_number_of_threads_changes_no_bit_of_a_product(turned, dtype):
+    """Who copies A, each thread its blocks or all together, and how B is cut depend on it, and on the sizes: two blocks
+    of rows and more, a whole stripe and less, matrices one after another, what fits the caches and what does not."""
+    rng = np.random.default_rng(0)
+    try:
+        for batch, m, k, n in [((), 97, 1024, 65), ((), 250, 333, 700), ((), 700, 513, 512), ((3,), 130, 201, 300)]:
+            a = rng.standard_normal((*batch, m, k)).astype(dtype)
+            b = rng.standard_normal((*batch, k, n)).astype(dtype)
+            given = [np.ascontiguousarray(np.swapaxes(a, -1, -2)) if turned else a, b]
+            attrs = {"transpose_a": turned, "transpose_b": False}
+            wide, other = a.astype(np.float64), b.astype(np.float64)
+            bound = 8 * 2.0**-24 * np.sqrt(k * (wide**2 @ other**2) / 6)  # as above
+            half_ulp = {"float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}[np.dtype(dtype).name]
+            want, alone = wide @ other, None
+            for threads in (1, 2, 3):  # more than there may be processors, too
+                _core.set_threads(threads)
+                for _ in range(2):
+                    got = _core.run_op(_core.resolve("BatchMatMul" if batch else "MatMul"), given, attrs)[0]
+                    alone = got if alone is None else alone
+                    np.testing.assert_array_equal(got.astype(np.float32), alone.astype(np.float32))
+            assert (np.abs(got.astype(np.float64) - want) <= bound + half_ulp * (np.abs(want) + bound)).all()
+    finally:
+        _core.set_threads(0)
+
+
 CALLS = """
 import io
 import sys
