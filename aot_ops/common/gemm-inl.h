@@ -256,42 +256,19 @@ HWY_INLINE void MicroRows(int64_t rows, const float *a, int64_t lda, const float
   MicroRows(rows, a, lda, b, k, c, ldc, accumulate, AheadOf(b, b, k, rows, 0, rows));
 }
 
-// dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1, blocks that are
-// turned where step is 1, as many columns as a vector has lanes, then four.
+// dst[j + i * ld] = src[i * step + j * stride] for i < outer, j < inner: a row copy where stride is 1, turned where
+// step is 1.
 template <class T>
 void Gather(const T *src, int64_t step, int64_t stride, int64_t outer, int64_t inner, float *dst, int64_t ld) {
   const hn::ScalableTag<float> d;
-  const hn::FixedTag<float, 4> d4;
   const int64_t lanes = int64_t(hn::Lanes(d));
-  if (stride == 1) {
-    for (int64_t i = 0; i < outer; ++i) {
-      int64_t j = 0;
-      for (; j + lanes <= inner; j += lanes) hn::StoreU(LoadF32(d, src + i * step + j), d, dst + i * ld + j);
-      for (; j < inner; ++j) dst[i * ld + j] = float(src[i * step + j]);
-    }
-    return;
+  if (stride != 1 && step == 1) return Turn<false>(src, stride, dst, ld, outer, inner, outer);
+  for (int64_t i = 0; i < outer; ++i) {
+    int64_t j = 0;
+    for (; stride == 1 && j + lanes <= inner; j += lanes)
+      hn::StoreU(LoadF32(d, src + i * step + j), d, dst + i * ld + j);
+    for (; j < inner; ++j) dst[i * ld + j] = float(src[i * step + j * stride]);
   }
-  const int64_t whole_i = step == 1 ? outer / 4 * 4 : 0, whole_j = step == 1 ? inner / 4 * 4 : 0;
-  int64_t j = 0;
-  if constexpr (std::is_same_v<T, float>)
-    for (; j + lanes <= inner && whole_i; j += lanes)
-      for (int64_t i = 0; i < whole_i; i += 4) TurnBlock<false>(d, src + j * stride + i, stride, dst + i * ld + j, ld);
-  for (; j < whole_j; j += 4) {
-    const T *s = src + j * stride;
-    for (int64_t i = 0; i < whole_i; i += 4) {
-      const auto r0 = LoadF32(d4, s + i), r1 = LoadF32(d4, s + stride + i);
-      const auto r2 = LoadF32(d4, s + 2 * stride + i), r3 = LoadF32(d4, s + 3 * stride + i);
-      const auto p0 = hn::InterleaveLower(d4, r0, r2), p1 = hn::InterleaveLower(d4, r1, r3);
-      const auto p2 = hn::InterleaveUpper(d4, r0, r2), p3 = hn::InterleaveUpper(d4, r1, r3);
-      float *o = dst + i * ld + j;
-      hn::StoreU(hn::InterleaveLower(d4, p0, p1), d4, o);
-      hn::StoreU(hn::InterleaveUpper(d4, p0, p1), d4, o + ld);
-      hn::StoreU(hn::InterleaveLower(d4, p2, p3), d4, o + 2 * ld);
-      hn::StoreU(hn::InterleaveUpper(d4, p2, p3), d4, o + 3 * ld);
-    }
-  }
-  for (int64_t i = 0; i < outer; ++i)
-    for (j = i < whole_i ? whole_j : 0; j < inner; ++j) dst[i * ld + j] = float(src[i * step + j * stride]);
 }
 
 // Panels [p0, p1) of B[k, n] (row_stride between k, column_stride between n) into dst, the whole packed B.
@@ -314,22 +291,13 @@ template <class T> void Widen(const MatrixRef &a, int64_t k, int64_t m0, int64_t
 
 // `rows` rows of A[m, k] of bfloat16 as words of two, `ld` words apart; a last one alone has a 0 beside it.
 inline void PairRows(const MatrixRef &a, int64_t k, int64_t rows, float *dst, int64_t ld) {
-  const hn::ScalableTag<uint16_t> d;
-  constexpr int64_t kSide = 8, kLanes = int64_t(hn::MaxLanes(d));
-  const auto *from = static_cast<const uint16_t *>(a.data);
-  auto *to = reinterpret_cast<uint16_t *>(dst);
-  const int64_t turned = a.row_stride == 1 && a.column_stride != 1 ? rows / kSide * kSide : 0,
-                whole = k / kLanes * kLanes;
-  for (int64_t l = 0; l < whole; l += kLanes)
-    for (int64_t i = 0; i < turned; i += kSide)
-      TurnBlock<false>(d, from + l * a.column_stride + i, a.column_stride, to + i * 2 * ld + l, 2 * ld);
+  const auto *x = static_cast<const uint16_t *>(a.data);
+  auto *y = reinterpret_cast<uint16_t *>(dst);
+  const bool turned = a.column_stride != 1;
+  if (turned) Turn<false>(x, a.column_stride, y, 2 * ld, rows, k, rows);
   for (int64_t i = 0; i < rows; ++i) {
-    const uint16_t *x = from + i * a.row_stride;
-    uint16_t *y = to + i * 2 * ld;
-    if (a.column_stride == 1) std::memcpy(y, x, size_t(k) * 2);
-    else
-      for (int64_t l = i < turned ? whole : 0; l < k; ++l) y[l] = x[l * a.column_stride];
-    if (k % 2) y[k] = 0;
+    if (!turned) std::memcpy(y + i * 2 * ld, x + i * a.row_stride, size_t(k) * 2);
+    if (k % 2) y[i * 2 * ld + k] = 0;
   }
 }
 

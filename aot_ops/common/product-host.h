@@ -102,6 +102,7 @@ struct SkinnyUnits {
 inline Tiles tiles_of(const GemmProblem &p, int64_t n, const ProductKernels &f, int threads) {
   return choose_tiles(p.m, n, p.steps(), TileRows_simd()(), PanelWidth_simd()(), f.element, threads);
 }
+// Of as many rows as the tiles have, which follow from p.m.
 inline OwnRows own_rows(const GemmProblem &p, const ProductKernels &f, int64_t threads) {
   return {p, tiles_of(p, p.n, f, 1).rows, threads};
 }

@@ -13,46 +13,20 @@
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
-// Whole blocks of `columns` columns of x, then those beside them, from row i of x on; -> the first row that is left.
-template <bool kPast, class D, class U> int64_t TurnRows(D d, const U *x, int64_t x_step, U *y, int64_t y_step,
-                                                         int64_t down, int64_t across, int64_t columns, int64_t i) {
-  constexpr int64_t kSide = 16 / sizeof(U), kRows = int64_t(hn::MaxLanes(D()));
-  const int64_t whole = down / kSide * kSide, end = i + (across - i) / kRows * kRows;
-  for (int64_t first = 0; first < whole; first += columns)
-    for (int64_t row = i; row < end; row += kRows)
-      for (int64_t j = first; j < std::min(first + columns, whole); j += kSide)
-        TurnBlock<kPast>(d, x + row * x_step + j, x_step, y + j * y_step + row, y_step);
-  return end;
-}
-
-template <class U> void TurnTile(const U *x, int64_t x_step, U *y, int64_t y_step, int64_t down, int64_t across,
-                                 bool by_lines, bool past) {
-  constexpr int64_t kSide = 16 / sizeof(U);
-  const int64_t columns = by_lines ? int64_t(64 / sizeof(U)) : kTileDown;
-  const hn::ScalableTag<U> d;
-  int64_t turned = past ? TurnRows<true>(d, x, x_step, y, y_step, down, across, columns, 0)
-                        : TurnRows<false>(d, x, x_step, y, y_step, down, across, columns, 0);
-  turned = TurnRows<false>(hn::FixedTag<U, kSide>(), x, x_step, y, y_step, down, across, columns, turned);
-  const int64_t whole = down / kSide * kSide;
-  for (int64_t j = 0; j < whole; ++j)
-    for (int64_t i = turned; i < across; ++i) y[j * y_step + i] = x[i * x_step + j];
-  for (int64_t i = 0; i < across; ++i)
-    for (int64_t j = whole; j < down; ++j) y[j * y_step + i] = x[i * x_step + j];
-}
-
 // Tiles [begin, end), those of a matrix one after another, along y's rows.
 template <class U> void TurnTilesOf(const Turning &t, const U *x, U *y, int64_t begin, int64_t end) {
   constexpr int64_t kAcross = kTileBytes / sizeof(U);
-  const int64_t each = t.tiles_down * t.tiles_across;
-  const auto turn = [&](const int64_t(&at)[2], int64_t matrix, int64_t) HWY_ATTR {
+  const int64_t columns = t.by_lines ? int64_t(64 / sizeof(U)) : kTileDown, each = t.tiles_down * t.tiles_across;
+  const auto turn = t.past ? Turn<true, U, U> : Turn<false, U, U>;
+  const auto tiles = [&](const int64_t(&at)[2], int64_t matrix, int64_t) HWY_ATTR {
     for (const int64_t last = std::min(end, (matrix + 1) * each); begin < last; ++begin) {
       const int64_t tile = begin - matrix * each;
       const int64_t j = tile / t.tiles_across * kTileDown, i = tile % t.tiles_across * kAcross;
-      TurnTile(x + at[0] + i * t.x_step + j, t.x_step, y + at[1] + j * t.y_step + i, t.y_step,
-               std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i), t.by_lines, t.past);
+      turn(x + at[0] + i * t.x_step + j, t.x_step, y + at[1] + j * t.y_step + i, t.y_step,
+           std::min(kTileDown, t.down - j), std::min(kAcross, t.across - i), columns);
     }
   };
-  t.matrices.walk(begin / each, (end + each - 1) / each, turn);
+  t.matrices.walk(begin / each, (end + each - 1) / each, tiles);
   if (t.past) hwy::FlushStream();
 }
 
