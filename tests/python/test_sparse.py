@@ -95,6 +95,27 @@ def test_sums_in_the_result_and_beside_it_are_the_same_bits(density):
         np.testing.assert_array_equal(times(Tensor(np.ascontiguousarray(d[:, :n]))).asnumpy(), beside[:, :n])
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("kind", ["30 %", "zipf", "blocks"])
+def test_the_number_of_threads_changes_no_bit(kind, dtype):
+    """One takes task by task, several take strips of columns, where there are enough."""
+    of, u = DTYPES[dtype]
+    rng = np.random.default_rng(2)
+    s = np.where(pattern(kind, 270, 389), rng.standard_normal((270, 389)), 0).astype(of)
+    times = Times(s, True)
+    try:
+        for n in (33, 128, 300, 700):
+            d = rng.standard_normal((389, n)).astype(of)
+            found = []
+            for threads in (1, 2, 3, 7):
+                _core.set_threads(threads)
+                found += [times(Tensor(d)).asnumpy().astype(np.float32) for _ in range(2)]
+            close(found[0], *exact(s, d), u)
+            assert all(np.array_equal(got, found[0]) for got in found)
+    finally:
+        _core.set_threads(0)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_zeros_do_not_meet_infinity(kind):
     s = np.where(pattern(kind, 100, 300), 1.5, 0).astype(np.float32)
