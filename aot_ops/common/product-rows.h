@@ -36,6 +36,9 @@ inline const float *float_rows(Context &c, const GemmProblem &p, void *to) {
   return static_cast<const float *>(to);
 }
 
+// Columns of a thread from which on it pays to copy A for it alone.
+constexpr int64_t kOwnColumns = 64;
+
 // Where rows of A are copied. Each thread copies the block that it is at: all of A passes through each, and what
 // another has written comes more slowly than it is copied anew, from another L3 above all. Where so many threads would
 // need much more memory than one copy, and where products share A, there is one that all make together.
@@ -51,7 +54,7 @@ struct OwnRows {
     if (!p.copies_a() || p.has_offset || p.a_count != p.batch || threads > processors) return;
     const uint64_t all = uint64_t(each * (threads ? threads : processors)),
                    most = std::max<uint64_t>(4 * floats, 1 << 20);
-    own = all <= most && p.n >= 64 * threads;
+    own = all <= most && p.n >= kOwnColumns * threads;
     if (own || !threads) floats = std::max(floats, std::min(all, most));
   }
 };

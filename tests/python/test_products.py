@@ -53,10 +53,17 @@ def test_a_dynamic_number_of_rows(dtype):
 @pytest.mark.parametrize("turned", [False, True])
 def test_the_number_of_threads_changes_no_bit_of_a_product(turned, dtype):
     """Who copies A, each thread its blocks or all together, and how B is cut depend on it, and on the sizes: two blocks
-    of rows and more, a whole stripe and less, matrices one after another, what fits the caches and what does not."""
+    of rows and more, many rows of few columns, a whole stripe and less, matrices one after another, what fits the
+    caches and what does not."""
     rng = np.random.default_rng(0)
     try:
-        for batch, m, k, n in [((), 97, 1024, 65), ((), 250, 333, 700), ((), 700, 513, 512), ((3,), 130, 201, 300)]:
+        for batch, m, k, n in [
+            ((), 97, 1024, 65),
+            ((), 700, 97, 65),
+            ((), 250, 333, 700),
+            ((), 700, 513, 512),
+            ((3,), 130, 201, 300),
+        ]:
             a = rng.standard_normal((*batch, m, k)).astype(dtype)
             b = rng.standard_normal((*batch, k, n)).astype(dtype)
             given = [np.ascontiguousarray(np.swapaxes(a, -1, -2)) if turned else a, b]
