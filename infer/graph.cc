@@ -84,6 +84,11 @@ Inferred infer_native(const Op &op, const std::vector<opgraft_tensor> &inputs, c
     if (room[i].ndim < 0 || room[i].ndim > OPGRAFT_MAX_RANK || dtype_size(room[i].dtype) == 0)
       throw Error(OPGRAFT_INTERNAL, fmt::format("{}: infer stated an impossible output {}", op.name(), i));
     out.types.push_back({room[i].dtype, Shape(dims[i], dims[i] + room[i].ndim), true});
+    try {
+      element_count(out.types.back().dims);
+    } catch (const SizeError &e) {
+      throw Error(e.status, fmt::format("{}: {}", op.name(), e.what()));
+    }
     out.values.emplace_back();
     if (room[i].n_values >= 0 && room[i].n_values <= OPGRAFT_MAX_VALUES && room[i].dtype == OPGRAFT_INT64)
       out.values.back().emplace(values[i], values[i] + room[i].n_values);
@@ -184,7 +189,6 @@ void Graph::infer_node(NodeId id) {
     check_arguments(n.impl->manifest, dtypes);
     if (!ranked) throw Error(OPGRAFT_UNSUPPORTED, n.op + ": an input of unknown rank");
     r = infer_native(*n.impl, in, FlatAttrs(n.attrs), &symbols);
-    for (auto &type : r.types) type.concrete();  // throws on an impossible size
   } catch (const Error &e) {
     fail(e);
   }

@@ -23,6 +23,11 @@ struct Error : std::runtime_error {
   Error(int status, const std::string &what) : std::runtime_error(what), status(status) {}
 };
 
+// A shape that no memory holds; what knows the operator says its name.
+struct SizeError : Error {
+  using Error::Error;
+};
+
 using Shape = std::vector<int64_t>;
 
 // Whether two dimensions can be the same: known ones are; a symbol stands for any size, but an operand that is 1 where
@@ -37,7 +42,7 @@ inline bool may_equal(std::span<const int64_t> a, std::span<const int64_t> b) {
   return std::ranges::equal(a, b, [](int64_t m, int64_t n) { return may_equal(m, n); });
 }
 
-// The product of dims; -1 where one is negative. Throws Error beyond 2^47, which no memory holds: sizes in bytes
+// The product of dims; -1 where one is negative. Throws SizeError beyond 2^47, which no memory holds: sizes in bytes
 // that are made of it do not overflow.
 inline int64_t element_count(std::span<const int64_t> dims) {
   int64_t n = 1;
@@ -48,7 +53,8 @@ inline int64_t element_count(std::span<const int64_t> dims) {
     fits = fits && !__builtin_mul_overflow(n, d, &n) && n <= int64_t(1) << 47;
   }
   if (empty) return 0;
-  if (!fits) throw Error(OPGRAFT_INVALID_VALUE, "shape " + to_string(dims) + " has more elements than memory can hold");
+  if (!fits)
+    throw SizeError(OPGRAFT_INVALID_VALUE, "shape " + to_string(dims) + " has more elements than memory can hold");
   return n;
 }
 

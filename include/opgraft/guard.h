@@ -35,6 +35,9 @@ template <class F> int guarded(const char *op, F &&f) noexcept {
   try {
     f();
     return OPGRAFT_OK;
+  } catch (const SizeError &e) {
+    message().set(op, ": ", e.what());
+    return e.status;
   } catch (const Error &e) {
     message().set(e.what());
     return e.status;

@@ -110,7 +110,8 @@ TEST(ElementCount, AnImpossibleResultNamesItsNode) {
     g.add_node(test::ops(), "BroadcastTo", {x, shape}, {}, "layer0.tile");
     ADD_FAILURE() << "2^62 elements";
   } catch (const GraphError &e) {
-    EXPECT_EQ(std::string(e.what()).find("node layer0.tile: shape (4611686018427387904,) has more elements"), 0u)
+    EXPECT_EQ(
+        std::string(e.what()).find("node layer0.tile: BroadcastTo: shape (4611686018427387904,) has more elements"), 0u)
         << e.what();
   }
 }

@@ -30,6 +30,8 @@ SHAPES = [
     (lambda: ops.expand_dims(T, 9), "ExpandDims: axis must be in [-3, 3), got 9"),
     (lambda: ops.layer_norm(T, (3,), ones(4), ones(3)), "LayerNorm: gamma.shape must be (3,), got (4,)"),
     (lambda: ops.mean(T, 4), "ReduceMean: axis must be in [-2, 2), got 4"),
+    (lambda: T.reshape(2**32, 2**32), "Reshape: shape (4294967296, 4294967296) has more elements than memory can hold"),
+    (lambda: ops.broadcast_to(T, (2**50, 2, 3)), "BroadcastTo: shape (1125899906842624, 2, 3) has more elements than"),
     (lambda: ops.broadcast_to(T, (3, 3)), "BroadcastTo: x.shape (2, 3) does not broadcast to (3, 3)"),
     (lambda: ops.Custom.from_op("SwiGLU")(X, ones(2, 4)), "SwiGLU: gate.shape must equal x.shape (2, 3), got (2, 4)"),
     (lambda: Tensor(X, shape=(3, 2)), "Tensor: shape must be the data's (2, 3), got (3, 2)"),
