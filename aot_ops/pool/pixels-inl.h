@@ -21,7 +21,7 @@ template <class D, class V> HWY_INLINE V Larger(D, V a, V b) { return hn::IfThen
 
 // kRows: of as many rows, unless it is 0.
 template <bool kMean, int kRows, class T>
-HWY_INLINE void DownRows(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
+HWY_NOINLINE void DownRows(const T *x, int64_t ld, int64_t rows, int64_t n, float *dst) {
   const hn::ScalableTag<float> d;
   const int64_t lanes = int64_t(hn::Lanes(d));
   if (kRows) rows = kRows;

@@ -1,10 +1,12 @@
-"""Means over the whole of height and width: the ways they are written, and windows that cover x."""
+"""Means over the whole of height and width: the ways they are written, and windows that cover x; windows three wide."""
 
+import ml_dtypes
 import numpy as np
 import opgraft
 import pytest
 from compare import close
-from opgraft import Tensor, nn, ops, rewrite
+from opgraft import Tensor, _core, nn, ops, rewrite
+from targets import every_other_target, run_again
 
 SHAPE = (2, 5, 9, 7)
 
@@ -56,6 +58,43 @@ def test_windows_cover_x(size, counts):
         edges = [[(i * m // n, -(-(i + 1) * m // n)) for i in range(n)] for m, n in zip(SHAPE[2:], counts)]
         want = [given[..., a:b, c:d].astype(np.float64).mean((-2, -1)) for a, b in edges[0] for c, d in edges[1]]
         close(got, np.stack(want, -1).reshape(*given.shape[:-2], *counts), 63, np.abs(x).max())
+
+
+def means(x, kernel, stride, same):
+    """Of windows three wide, one column apart, padding not counted; by the formula, in float64."""
+    h, w = x.shape[2:]
+    out = (-(-h // stride), w) if same else ((h - kernel) // stride + 1, w - 2)
+    top = max((out[0] - 1) * stride + kernel - h, 0) // 2 if same else 0
+    want = np.empty((*x.shape[:2], *out))
+    for i in range(out[0]):
+        rows = slice(max(i * stride - top, 0), i * stride - top + kernel)
+        for j in range(out[1]):
+            left = j - 1 if same else j
+            want[:, :, i, j] = x[:, :, rows, max(left, 0) : left + 3].astype(np.float64).mean((2, 3))
+    return want
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["SAME", "VALID"])
+@pytest.mark.parametrize("kernel,stride", [(1, 1), (2, 1), (3, 1), (3, 2), (5, 1)])
+def test_means_of_three_columns_at_every_width(kernel, stride, same):
+    attrs = {"kernel_size": [kernel, 3], "strides": [stride, 1], "pad_mode": "SAME" if same else "VALID"}
+    pool = lambda x: _core.run_op(_core.resolve("AvgPool"), [x], attrs)[0]  # noqa: E731
+    for w in range(1 if same else 3, 70):
+        x = normal(2, 2, 6, w)
+        got = pool(x)
+        close(got, means(x, kernel, stride, same), 3 * kernel, np.abs(x).max())
+        for half in (np.float16, ml_dtypes.bfloat16):  # summed in float32, rounded once
+            short = x.astype(half)
+            np.testing.assert_array_equal(pool(short), pool(short.astype(np.float32)).astype(half))
+        x[0, 0, 2, w // 2], x[1, 1, 3, -1] = np.inf, np.nan  # and no further than their windows
+        want, got = means(x, kernel, stride, same), pool(x)
+        np.testing.assert_array_equal(np.isnan(got), np.isnan(want))
+        np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
+
+
+@every_other_target
+def test_every_target_makes_them(target):
+    run_again(__file__, target, "three_columns")
 
 
 def test_open_dimensions(tmp_path):
