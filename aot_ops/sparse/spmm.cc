@@ -168,11 +168,12 @@ void multiply(Context &c, const Product &p, const Packed &s) {
         store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin, to_y(*r, begin), 1);
     }
   };
-  partition::run_shares(c, units.count(),
-                        std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
-                        [&](int64_t u, int worker) {
-                          units.at(u, [&](int64_t t, int64_t first, int64_t last) { run(t, first, last, worker); });
-                        });
+  partition::run_shares(
+      c, units.count(), std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
+      [&](int64_t u, int worker) {
+        units.at(u, [&](int64_t t, int64_t first, int64_t last) { run(t, first, last, worker); });
+      },
+      uint64_t(s.nonzeros) * uint64_t(s.block));  // blocks are longer where rows share their columns
   if (p.y.column_stride == 1) return;
   // A line of y holds rows of several tasks: all are turned together, when they are done.
   const int64_t blocks = (p.rows + kStoreRows - 1) / kStoreRows;

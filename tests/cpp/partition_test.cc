@@ -184,12 +184,16 @@ TEST(PartitionThreads, SharesRunOnceOnThePool) {
   Context c("Test", call);
   for (int64_t count : {0, 1, 2, 3, 64, 1001})
     for (int64_t grain : {1, 3, 5000}) {
+      const uint64_t work = uint64_t(count) << 30;
       std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
       std::atomic<int> outside{0};
-      run_shares(c, count, grain, [&](int64_t i, int worker) {
-        outside += worker < 0 || worker >= c.threads();
-        ++seen[size_t(i)];
-      });
+      run_shares(
+          c, count, grain,
+          [&](int64_t i, int worker) {
+            outside += worker < 0 || worker >= c.threads();
+            ++seen[size_t(i)];
+          },
+          work);
       EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; })) << count << " by " << grain;
       EXPECT_EQ(outside, 0);
     }
@@ -226,6 +230,30 @@ TEST(PartitionThreads, TheShareOfAThreadThatDoesNotComeIsDoneByOthers) {
     run_shares(three, 100, 1, [&](int64_t i, int) { ++seen[size_t(i)]; });
     EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; }));
   }
+}
+
+// What a pool is asked for: that is what it tells loops apart by.
+struct Asked {
+  int64_t n = 0, grain = 0;
+  int threads() const { return 4; }
+  template <class Body> void parallel_for(int64_t n_, int64_t grain_, const Body &body) {
+    n = n_, grain = grain_;
+    body(0, n, 0);
+  }
+};
+
+TEST(PartitionThreads, LoopsOfOtherWorkAreNotOneToThePool) {
+  std::vector<int64_t> grains;
+  for (uint64_t work : {uint64_t(0), uint64_t(210'000), uint64_t(1'250'000), uint64_t(1) << 60}) {
+    Asked asked;
+    int done = 0;
+    run_shares(
+        asked, 100, 1, [&](int64_t, int) { ++done; }, work);
+    EXPECT_EQ(done, 100);
+    EXPECT_EQ(asked.n, 4 * asked.grain) << "a chunk a share";
+    grains.push_back(asked.grain);
+  }
+  for (size_t i = 1; i < grains.size(); ++i) EXPECT_GT(grains[i], grains[i - 1]);
 }
 
 }  // namespace
