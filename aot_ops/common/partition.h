@@ -21,8 +21,6 @@
 #include <utility>
 #include <vector>
 
-#include "opgraft/abi.h"
-
 namespace opgraft::partition {
 
 // Part p holds items[begin[p]] to items[begin[p + 1] - 1]; every item lies in exactly one part.
@@ -153,23 +151,22 @@ template <class Context, class Body> void run(Context &c, const std::vector<Chun
 
 // Runs body(i, worker) for i in [0, count) on the threads of the call; up to `grain` of them on one. A thread takes the
 // i of a share of its own, the same one in every such loop of as many, so that what it wrote is in its core's cache
-// when it comes again; then what is left of the others' shares, one by one. work: in any unit; loops of the same count
-// and shapes that differ in it, as sparse matrices do, are not one to what the pool learns of a loop's times.
+// when it comes again; then what is left of the others' shares, one by one. amount: as parallel_for has it.
 template <class Context, class Body>
-void run_shares(Context &c, int64_t count, int64_t grain, const Body &body, uint64_t work = 0) {
+void run_shares(Context &c, int64_t count, int64_t grain, const Body &body, uint64_t amount = 0) {
   constexpr int64_t kMost = 64;
   const int64_t shares = count <= grain ? 1 : std::clamp<int64_t>(c.threads(), 1, kMost);
   struct alignas(64) Next {
     std::atomic<int64_t> i;
   } next[kMost];
   for (int64_t s = 0; s < shares; ++s) next[s].i.store(s * count / shares, std::memory_order_relaxed);
-  const int64_t each = 1 + int64_t(opgraft_magnitude(work));  // indices of a share, which say no more
-  c.parallel_for(shares * each, each, [&](int64_t, int64_t, int worker) {
+  const auto work = [&](int64_t, int64_t, int worker) {
     for (int64_t s = 0; s < shares; ++s) {
       const int64_t share = (worker + s) % shares, end = (share + 1) * count / shares;
       for (int64_t i; (i = next[share].i.fetch_add(1, std::memory_order_relaxed)) < end;) body(i, worker);
     }
-  });
+  };
+  c.parallel_for(shares, 1, work, amount);
 }
 
 }  // namespace opgraft::partition

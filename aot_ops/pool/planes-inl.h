@@ -1,6 +1,7 @@
 // Windows over the height and width of planes: down the columns, then along the lines. Per SIMD target.
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <vector>
 
 #include "pool.h"
@@ -53,6 +54,32 @@ template <bool kMean, class T> HWY_INLINE void Along(const Pool &g, const float 
   AlongBy<kMean, 2, 0>(g, line, shares, y);
 }
 
+// What the sums of a row's windows are multiplied by for their means.
+class Shares {
+ public:
+  explicit Shares(const Pool &g) : counts_(size_t(g.w.out + int64_t(hn::Lanes(d_))), 1.0f), shares_(counts_) {
+    for (int64_t j = 0; j < g.w.out; ++j) {
+      int64_t first, last;
+      elements_in(g.w, j, &first, &last);
+      counts_[size_t(j)] = g.count(j, last - first);
+    }
+  }
+  // rows: as Pool::rows has them.
+  HWY_INLINE const float *of(float rows) {
+    if (rows != rows_)
+      for (size_t j = 0; j + hn::Lanes(d_) <= counts_.size(); j += hn::Lanes(d_))
+        hn::StoreU(hn::Div(hn::Set(d_, 1.0f), hn::Mul(hn::Set(d_, rows), hn::LoadU(d_, counts_.data() + j))), d_,
+                   shares_.data() + j);
+    rows_ = rows;
+    return shares_.data();
+  }
+
+ private:
+  static constexpr hn::ScalableTag<float> d_{};
+  std::vector<float> counts_, shares_;
+  float rows_ = 0;
+};
+
 // A row of y of means of three columns, one apart, the first of which begins at most one before x's: without a line
 // between, and summed up as AlongBy does. x: the first of kRows rows.
 template <int kRows, class T> HWY_NOINLINE void Threes(const Pool &g, const T *x, const float *shares, T *y) {
@@ -94,42 +121,37 @@ template <int kRows, class T> HWY_NOINLINE void Threes(const Pool &g, const T *x
   }
 }
 
+// Rows [begin, end) of (plane, row of y) where all windows are as Threes has them.
+template <class T> HWY_INLINE void ThreeWide(const Pool &g, int64_t begin, int64_t end) {
+  Shares shares(g);
+  int64_t plane = begin / g.h.out, i = begin % g.h.out;
+  for (int64_t u = begin; u < end; ++u, ++i) {
+    if (i == g.h.out) i = 0, ++plane;
+    const int64_t from = g.h.at(i, 0), first = std::max<int64_t>(from, 0);
+    const int64_t rows = std::min(from + g.h.kernel, g.h.in) - first;
+    const float *by = shares.of(g.rows(i, rows));
+    const T *x = static_cast<const T *>(g.x) + (plane * g.h.in + first) * g.w.in;
+    T *y = static_cast<T *>(g.y) + u * g.w.out;
+    if (rows == 3) Threes<3>(g, x, by, y);
+    else if (rows == 2) Threes<2>(g, x, by, y);
+    else Threes<1>(g, x, by, y);
+  }
+}
+inline bool three_wide(const Pool &g) {
+#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
+  return g.mean && g.w.kernel == 3 && g.w.stride == 1 && g.w.before <= 1 && g.h.kernel <= 3;
+#else
+  return false;  // lanes are turned slowly
+#endif
+}
+
 // Rows [begin, end) of (plane, row of y): first down the columns into lines with their padding, then along them. Some
 // lines at once: what has just been written cannot be read yet at another offset.
 template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t begin, int64_t end) {
-  const hn::ScalableTag<float> d;
-  const int64_t lanes = int64_t(hn::Lanes(d));
-  std::vector<float> counts(kMean ? size_t(g.w.out + lanes) : 0, 1.0f), shares(counts);
-  for (int64_t j = 0; kMean && j < g.w.out; ++j) {
-    int64_t first, last;
-    elements_in(g.w, j, &first, &last);
-    counts[size_t(j)] = g.count(j, last - first);
-  }
-  float shared = 0;  // by how many rows
-  const auto share = [&](float rows) HWY_ATTR {
-    if (rows == shared) return;
-    shared = rows;
-    for (int64_t j = 0; j < g.w.out; j += lanes)
-      hn::StoreU(hn::Div(hn::Set(d, 1.0f), hn::Mul(hn::Set(d, shared), hn::LoadU(d, counts.data() + j))), d,
-                 shares.data() + j);
-  };
+  const int64_t lanes = int64_t(hn::Lanes(hn::ScalableTag<float>()));
+  std::optional<Shares> shares;
+  if (kMean) shares.emplace(g);
   int64_t plane = begin / g.h.out, i = begin % g.h.out;
-#if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3  // the others turn vectors slowly
-  if (kMean && g.w.kernel == 3 && g.w.stride == 1 && g.w.before <= 1 && g.h.kernel <= 3) {
-    for (int64_t u = begin; u < end; ++u, ++i) {
-      if (i == g.h.out) i = 0, ++plane;
-      const int64_t from = g.h.at(i, 0), first = std::max<int64_t>(from, 0);
-      const int64_t rows = std::min(from + g.h.kernel, g.h.in) - first;
-      share(g.rows(i, rows));
-      const T *x = static_cast<const T *>(g.x) + (plane * g.h.in + first) * g.w.in;
-      T *y = static_cast<T *>(g.y) + u * g.w.out;
-      if (rows == 3) Threes<3>(g, x, shares.data(), y);
-      else if (rows == 2) Threes<2>(g, x, shares.data(), y);
-      else Threes<1>(g, x, shares.data(), y);
-    }
-    return;
-  }
-#endif
   constexpr int64_t kLines = 16, kFloats = 4096;
   const int64_t length = (g.w.out - 1) * g.w.stride + g.w.kernel;
   const int64_t inside = std::min(g.w.in, length - g.w.before);
@@ -151,8 +173,8 @@ template <bool kMean, class T> HWY_INLINE void Separable(const Pool &g, int64_t 
       rows[r] = kMean ? g.rows(i, last - first) : 0;
     }
     for (int64_t r = 0; r < n; ++r) {
-      if (kMean) share(rows[r]);
-      Along<kMean>(g, lines.data() + r * step, shares.data(), static_cast<T *>(g.y) + (u + r) * g.w.out);
+      const float *by = kMean ? shares->of(rows[r]) : nullptr;
+      Along<kMean>(g, lines.data() + r * step, by, static_cast<T *>(g.y) + (u + r) * g.w.out);
     }
   }
 }

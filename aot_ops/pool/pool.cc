@@ -36,6 +36,7 @@ template <class T> float One(const Pool &g, const T *x, int64_t i, int64_t j, in
 template <class T> void PoolRows(const Pool &g, int64_t begin, int64_t end) {
   if (g.channels > 1) return g.mean ? Pixels<true, T>(g, begin, end) : Pixels<false, T>(g, begin, end);
   if (g.mean && g.w.out == 1 && g.w.before == 0 && g.w.kernel >= g.w.in) return Whole<T>(g, begin, end);
+  if (three_wide(g)) return ThreeWide<T>(g, begin, end);
   // A window, and its steps, may be far wider than x: the line would be next to nothing but padding.
   if ((g.w.out - 1) * g.w.stride + g.w.kernel <= 2 * g.w.in + 4096)
     return g.mean ? Separable<true, T>(g, begin, end) : Separable<false, T>(g, begin, end);

@@ -73,10 +73,12 @@ struct Units {
   }
   int64_t parts() const { return (strips + at_once - 1) / at_once; }
   int64_t count() const { return tasks * parts(); }
-  // run(task, first strip, last)
-  template <class Run> void at(int64_t unit, const Run &run) const {
+  struct Unit {
+    int64_t task, first, last;  // of the strips
+  };
+  Unit operator[](int64_t unit) const {
     const int64_t first = (by_strips ? unit / tasks : unit % parts()) * at_once;
-    run(by_strips ? unit % tasks : unit / parts(), first, std::min(first + at_once, strips));
+    return {by_strips ? unit % tasks : unit / parts(), first, std::min(first + at_once, strips)};
   }
 };
 
@@ -139,7 +141,8 @@ void multiply(Context &c, const Product &p, const Packed &s) {
     return static_cast<char *>(const_cast<void *>(p.y.data)) +
            (row * p.y.row_stride + column * p.y.column_stride) * element;
   };
-  const auto run = [&](int64_t t, int64_t first, int64_t last, int worker) {
+  const auto run = [&](int64_t unit, int worker) {
+    const auto [t, first, last] = units[unit];
     const int32_t *rows = task_rows + task_begin[t], *rows_end = task_rows + task_begin[t + 1];
     // Of a strip: the sums of row 0, how far apart the rows' are, and those of what has no row, where what memory
     // held could slow them down.
@@ -168,12 +171,9 @@ void multiply(Context &c, const Product &p, const Packed &s) {
         store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin, to_y(*r, begin), 1);
     }
   };
-  partition::run_shares(
-      c, units.count(), std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))),
-      [&](int64_t u, int worker) {
-        units.at(u, [&](int64_t t, int64_t first, int64_t last) { run(t, first, last, worker); });
-      },
-      uint64_t(s.nonzeros) * uint64_t(s.block));  // blocks are longer where rows share their columns
+  partition::run_shares(c, units.count(),
+                        std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))), run,
+                        uint64_t(s.nonzeros) * uint64_t(s.block));  // blocks are longer where rows share their columns
   if (p.y.column_stride == 1) return;
   // A line of y holds rows of several tasks: all are turned together, when they are done.
   const int64_t blocks = (p.rows + kStoreRows - 1) / kStoreRows;

@@ -111,8 +111,9 @@ class Context : public Arguments {
   }
 
   // Runs body(begin, end) or body(begin, end, worker) over [0, n) in chunks of about `grain` at least. What a
-  // body throws is thrown here when all are done, the first one only.
-  template <class Body> void parallel_for(int64_t n, int64_t grain, const Body &body) const {
+  // body throws is thrown here when all are done, the first one only. amount: of what there is to do, in any unit,
+  // where the shapes of the call's tensors do not tell, as of a sparse matrix; by both the host knows the loop again.
+  template <class Body> void parallel_for(int64_t n, int64_t grain, const Body &body, uint64_t amount = 0) const {
     auto invoke = [&body](int64_t begin, int64_t end, int32_t worker) {
       if constexpr (std::is_invocable_v<const Body &, int64_t, int64_t, int>) body(begin, end, worker);
       else body(begin, end);
@@ -135,7 +136,7 @@ class Context : public Arguments {
     const opgraft_host &h = *call_->host;
     if (grain < 1) grain = 1;
     if (knows(offsetof(opgraft_host, parallel_for_sized)) && h.parallel_for_sized)
-      h.parallel_for_sized(h.context, sizes(), n, grain, run, &work);
+      h.parallel_for_sized(h.context, sizes(amount), n, grain, run, &work);
     else h.parallel_for(h.context, n, grain, run, &work);
     if (work.error) std::rethrow_exception(work.error);
   }
@@ -151,10 +152,10 @@ class Context : public Arguments {
   // Whether the host has the member, a pointer, at this offset.
   bool knows(size_t offset) const { return call_->host->struct_size >= offset + sizeof(void *); }
   // Of opgraft_host.parallel_for_sized: the first inputs' and outputs' elements, to a quarter of an octave, so that one
-  // that grows a little stays the same; and the bytes.
-  uint64_t sizes() const {
+  // that grows a little stays the same, as the amount does; and the bytes.
+  uint64_t sizes(uint64_t amount) const {
     constexpr int kFirst = 4;
-    uint64_t h = 0, bytes = 0;
+    uint64_t h = opgraft_magnitude(amount), bytes = 0;
     const auto add = [&](const opgraft_tensor &t, bool counts) {
       if (counts) h = h * 1021 + opgraft_magnitude(uint64_t(t.elements));
       bytes += uint64_t(t.elements) * dtype_size(t.dtype);

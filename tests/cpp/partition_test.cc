@@ -184,7 +184,7 @@ TEST(PartitionThreads, SharesRunOnceOnThePool) {
   Context c("Test", call);
   for (int64_t count : {0, 1, 2, 3, 64, 1001})
     for (int64_t grain : {1, 3, 5000}) {
-      const uint64_t work = uint64_t(count) << 30;
+      const uint64_t amount = uint64_t(count) << 30;
       std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
       std::atomic<int> outside{0};
       run_shares(
@@ -193,7 +193,7 @@ TEST(PartitionThreads, SharesRunOnceOnThePool) {
             outside += worker < 0 || worker >= c.threads();
             ++seen[size_t(i)];
           },
-          work);
+          amount);
       EXPECT_TRUE(std::all_of(seen.begin(), seen.end(), [](auto &s) { return s == 1; })) << count << " by " << grain;
       EXPECT_EQ(outside, 0);
     }
@@ -204,7 +204,7 @@ struct Threads {
   int there;
   std::vector<int> come;
   int threads() const { return there; }
-  template <class Body> void parallel_for(int64_t, int64_t, const Body &body) {
+  template <class Body> void parallel_for(int64_t, int64_t, const Body &body, uint64_t) {
     std::vector<std::jthread> running;
     for (int worker : come) running.emplace_back([&body, worker] { body(0, 1, worker); });
   }
@@ -232,28 +232,37 @@ TEST(PartitionThreads, TheShareOfAThreadThatDoesNotComeIsDoneByOthers) {
   }
 }
 
-// What a pool is asked for: that is what it tells loops apart by.
-struct Asked {
-  int64_t n = 0, grain = 0;
-  int threads() const { return 4; }
-  template <class Body> void parallel_for(int64_t n_, int64_t grain_, const Body &body) {
-    n = n_, grain = grain_;
-    body(0, n, 0);
-  }
-};
-
-TEST(PartitionThreads, LoopsOfOtherWorkAreNotOneToThePool) {
-  std::vector<int64_t> grains;
-  for (uint64_t work : {uint64_t(0), uint64_t(210'000), uint64_t(1'250'000), uint64_t(1) << 60}) {
-    Asked asked;
+// The pool tells loops apart by what its host function is given.
+TEST(PartitionThreads, LoopsOfOtherAmountsAreNotOneToTheHost) {
+  std::vector<uint64_t> asked;
+  opgraft_host host{};
+  host.struct_size = sizeof host;
+  host.context = &asked;
+  host.threads = [](void *) { return 2; };
+  host.parallel_for_sized = [](void *to, uint64_t sizes, int64_t n, int64_t,
+                               void (*body)(void *, int64_t, int64_t, int32_t), void *arg) {
+    static_cast<std::vector<uint64_t> *>(to)->push_back(sizes);
+    body(arg, 0, n, 0);
+  };
+  const int64_t shape = 1000;
+  const opgraft_tensor x{nullptr, &shape, 1, OPGRAFT_FLOAT32, shape};
+  opgraft_call call{};
+  call.host = &host;
+  call.n_inputs = 1;
+  call.inputs = &x;
+  Context c("Test", call);
+  for (uint64_t amount : {uint64_t(0), uint64_t(210'000), uint64_t(1'250'000), uint64_t(1) << 60, uint64_t(210'001)}) {
     int done = 0;
     run_shares(
-        asked, 100, 1, [&](int64_t, int) { ++done; }, work);
+        c, 100, 1, [&](int64_t, int) { ++done; }, amount);
     EXPECT_EQ(done, 100);
-    EXPECT_EQ(asked.n, 4 * asked.grain) << "a chunk a share";
-    grains.push_back(asked.grain);
   }
-  for (size_t i = 1; i < grains.size(); ++i) EXPECT_GT(grains[i], grains[i - 1]);
+  ASSERT_EQ(asked.size(), 5u);
+  EXPECT_EQ(asked[4], asked[1]) << "as good as the same";
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(asked[i] >> 56, opgraft_magnitude(4000)) << "the bytes of the call's tensors";
+    for (size_t k = 0; k < i; ++k) EXPECT_NE(asked[i], asked[k]);
+  }
 }
 
 }  // namespace

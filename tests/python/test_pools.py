@@ -78,7 +78,10 @@ def means(x, kernel, stride, same):
 @pytest.mark.parametrize("kernel,stride", [(1, 1), (2, 1), (3, 1), (3, 2), (5, 1)])
 def test_means_of_three_columns_at_every_width(kernel, stride, same):
     attrs = {"kernel_size": [kernel, 3], "strides": [stride, 1], "pad_mode": "SAME" if same else "VALID"}
-    pool = lambda x: _core.run_op(_core.resolve("AvgPool"), [x], attrs)[0]  # noqa: E731
+
+    def pool(x):
+        return _core.run_op(_core.resolve("AvgPool"), [x], attrs)[0]
+
     for w in range(1 if same else 3, 70):
         x = normal(2, 2, 6, w)
         got = pool(x)
