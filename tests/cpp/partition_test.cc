@@ -232,38 +232,5 @@ TEST(PartitionThreads, TheShareOfAThreadThatDoesNotComeIsDoneByOthers) {
   }
 }
 
-// The pool tells loops apart by what its host function is given.
-TEST(PartitionThreads, LoopsOfOtherAmountsAreNotOneToTheHost) {
-  std::vector<uint64_t> asked;
-  opgraft_host host{};
-  host.struct_size = sizeof host;
-  host.context = &asked;
-  host.threads = [](void *) { return 2; };
-  host.parallel_for_sized = [](void *to, uint64_t sizes, int64_t n, int64_t,
-                               void (*body)(void *, int64_t, int64_t, int32_t), void *arg) {
-    static_cast<std::vector<uint64_t> *>(to)->push_back(sizes);
-    body(arg, 0, n, 0);
-  };
-  const int64_t shape = 1000;
-  const opgraft_tensor x{nullptr, &shape, 1, OPGRAFT_FLOAT32, shape};
-  opgraft_call call{};
-  call.host = &host;
-  call.n_inputs = 1;
-  call.inputs = &x;
-  Context c("Test", call);
-  for (uint64_t amount : {uint64_t(0), uint64_t(210'000), uint64_t(1'250'000), uint64_t(1) << 60, uint64_t(210'001)}) {
-    int done = 0;
-    run_shares(
-        c, 100, 1, [&](int64_t, int) { ++done; }, amount);
-    EXPECT_EQ(done, 100);
-  }
-  ASSERT_EQ(asked.size(), 5u);
-  EXPECT_EQ(asked[4], asked[1]) << "as good as the same";
-  for (size_t i = 0; i < 4; ++i) {
-    EXPECT_EQ(asked[i] >> 56, opgraft_magnitude(4000)) << "the bytes of the call's tensors";
-    for (size_t k = 0; k < i; ++k) EXPECT_NE(asked[i], asked[k]);
-  }
-}
-
 }  // namespace
 }  // namespace opgraft::partition

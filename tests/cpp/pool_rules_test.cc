@@ -2,6 +2,7 @@
 #include "aot_ops/common/balance.h"
 #include "aot_ops/common/chunks.h"
 #include "aot_ops/common/loop_times.h"
+#include "aot_ops/common/partition.h"
 
 #include <gtest/gtest.h>
 
@@ -166,6 +167,7 @@ TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
   using Run = void (*)(void *, int64_t, int64_t, int32_t);
   static uint64_t told;
   opgraft_host stub = *host();
+  stub.threads = [](void *) { return 2; };
   stub.parallel_for = [](void *, int64_t n, int64_t, Run body, void *arg) { told = 0, body(arg, 0, n, 0); };
   stub.parallel_for_sized = [](void *, uint64_t sizes, int64_t n, int64_t, Run body, void *arg) {
     told = sizes, body(arg, 0, n, 0);
@@ -186,6 +188,19 @@ TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
   EXPECT_NE(some << 8, 0u);
   EXPECT_EQ(sizes((1 << 20) + 1000), some);
   EXPECT_NE(sizes(1 << 21), some);
+  const auto amounts = [&](uint64_t amount) {  // where the shapes are the same
+    opgraft_call call{};
+    call.host = &stub;
+    const Context c("Neg", call);
+    int done = 0;
+    partition::run_shares(
+        c, 100, 1, [&](int64_t, int) { ++done; }, amount);
+    EXPECT_EQ(done, 100);
+    return told;
+  };
+  EXPECT_EQ(amounts(210'000), amounts(210'001));
+  EXPECT_NE(amounts(210'000), amounts(1'250'000));
+  EXPECT_NE(amounts(210'000), amounts(0));
   stub.struct_size = offsetof(opgraft_host, parallel_for_sized);
   EXPECT_EQ(sizes(1 << 20), 0u);
 }
