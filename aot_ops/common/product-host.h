@@ -170,6 +170,15 @@ inline int64_t stripes_of(const GemmProblem &p, const ProductKernels &f, int thr
   return simd::intel() ? 1 : std::clamp<int64_t>(p.n / 256, 1, threads);
 }
 
+// The sums of a matrix A's rows, which offsets multiply.
+inline void sum_rows(const GemmProblem &p, const float *a, float *sums) {
+  for (int64_t i = 0; i < p.m; ++i, a += p.lda()) {
+    double sum = 0;
+    for (int64_t l = 0; l < p.k; ++l) sum += double(a[l]);
+    sums[i] = float(sum);
+  }
+}
+
 // a_of(i), b_of(i): which matrix of A and B the product i takes.
 template <class AOf, class BOf>
 void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f, const AOf &a_of, const BOf &b_of) {
@@ -193,12 +202,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   float *sums = nullptr;
   if (p.has_offset) {
     sums = reinterpret_cast<float *>(take(uint64_t(p.a_count * p.m) * 4));
-    for (int64_t i = 0; i < p.a_count * p.m; ++i) {
-      const float *row = a + i / p.m * next_a + i % p.m * lda;
-      double sum = 0;
-      for (int64_t l = 0; l < p.k; ++l) sum += double(row[l]);
-      sums[i] = float(sum);
-    }
+    for (int64_t i = 0; i < p.a_count; ++i) sum_rows(p, a + i * next_a, sums + i * p.m);
   }
   const char *b = static_cast<const char *>(p.packed);
   const int64_t stripes = stripes_of(p, f, c.threads());

@@ -14,6 +14,7 @@
 #include "opgraft/simd.h"
 #include "aot_ops/common/product-inl.h"
 #include "aot_ops/common/skinny-inl.h"
+#include "aot_ops/quant/digits-inl.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
@@ -58,6 +59,8 @@ OPGRAFT_SIMD_FLOATS(SkinnyInt8)
 OPGRAFT_SIMD(PackInt8)
 OPGRAFT_SIMD(PackInt8Pairs)
 OPGRAFT_SIMD(PackUint8)
+OPGRAFT_SIMD(MakeDigits)
+OPGRAFT_SIMD_FLOATS(DigitPanels)
 
 namespace {
 
@@ -150,10 +153,19 @@ ProductKernels pair_kernels() {
   return f;
 }
 
+// Few rows by a constant weight, where bytes are multiplied four at a time.
+bool in_digits(const GemmProblem &p) {
+  return simd::vnni() && p.m <= kDigitRows && p.k >= kLeastDigits && p.k <= kMostDigits;
+}
+// Bytes between the digits of a row, an odd number of cache lines.
+int64_t digits_ld(const GemmProblem &p) { return (p.k / 128 * 2 + 3) * 64; }
+uint64_t digits_bytes(const GemmProblem &p) { return uint64_t(4 * p.m * digits_ld(p)); }
+
 uint64_t Workspace(InferContext &c) {
   const GemmProblem p = problem(c);
   if (in_pairs(p)) return product_workspace(p, pair_kernels(), false);
-  return product_workspace(p, kernels(c), c.input(kWeight).known());
+  const bool constant = c.input(kWeight).known();
+  return product_workspace(p, kernels(c), constant) + (constant && p.m > 0 && in_digits(p) ? digits_bytes(p) : 0);
 }
 uint64_t PackedBytes(InferContext &c, int input) {
   const GemmProblem p = problem(c);
@@ -163,6 +175,8 @@ void PackWeight(InferContext &c, int, void *dst) {
   const GemmProblem p = problem(c);
   pack_b(p, kernels(c), dst);
 }
+
+uint64_t round_up(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
 
 bool divides(const Arguments &c) { return c.attr_bool("divide", false); }
 
@@ -179,6 +193,29 @@ std::vector<float> by_column(const Context &c, int i, int64_t n) {
   if (i == kScale && divides(c))
     for (float &s : to) s = 1.0f / s;
   return to;
+}
+
+// false, and nothing is done, where a row has no digits.
+bool run_digits(Context &c, const GemmProblem &p) {
+  const uint64_t floats = round_up(4 * p.a_floats()), sums = round_up(4 * uint64_t(p.m));
+  const Scratch<char> memory(c, floats + sums + digits_bytes(p));
+  const float *a = float_rows(c, p, memory.get());
+  Digits rows[kDigitRows];
+  for (int64_t i = 0; i < p.m; ++i) {
+    rows[i].ld = digits_ld(p);
+    rows[i].bytes = reinterpret_cast<int8_t *>(memory.get() + floats + sums) + 4 * i * rows[i].ld;
+    if (!MakeDigits_simd()(a + i * p.lda(), p.k, rows[i])) return false;
+  }
+  GemmTile g = first_tile(p, a, p.packed, p.k);
+  if (p.has_offset) {
+    auto *of_rows = reinterpret_cast<float *>(memory.get() + floats);
+    sum_rows(p, a, of_rows);
+    g.row_sums = of_rows;
+  }
+  const int64_t grain = std::max<int64_t>(1, 250000 / (p.m * p.k * PanelWidth_simd()()));
+  c.parallel_for(panel_count(p.n), grain,
+                 [&](int64_t begin, int64_t end) { DigitPanels_simd(p.dtype)(g, rows, begin, end); });
+  return true;
 }
 
 void Kernel(Context &c) {
@@ -198,6 +235,7 @@ void Kernel(Context &c) {
   }
   if (p.has_offset) p.offset = offset.data();
   p.bias = given(c, kBias) ? c.input(kBias).raw() : nullptr;
+  if (p.packed && in_digits(p) && run_digits(c, p)) return;
   run_product(c, p, pairs ? pair_kernels() : kernels(c));
 }
 

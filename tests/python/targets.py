@@ -12,14 +12,20 @@ AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
 TARGETS = {"SSE4": {"sse4_2"}, "AVX2": AVX2, "AVX3": AVX2 | {f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd")}}
 
 
-def machine_targets():
+def machine_flags():
     for line in pathlib.Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("flags"):
-            return [name for name, needs in TARGETS.items() if needs <= set(line.split()[2:])]
-    return []
+            return set(line.split()[2:])
+    return set()
+
+
+def machine_targets():
+    flags = machine_flags()
+    return [name for name, needs in TARGETS.items() if needs <= flags]
 
 
 IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what this process runs
+VNNI = IN_FORCE == "AVX3" and "avx512_vnni" in machine_flags()  # bytes are multiplied four at a time
 every_other_target = pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
 
 
