@@ -44,7 +44,10 @@ class LoopTimes {
     const int64_t span = std::max(kSpan, int64_t(std::bit_ceil(uint64_t(8 * a.ns))));
     const uint64_t one_of_64 = mixed(uint64_t(now / span)) >> 58;
     if (one_of_64 == 1) return 0;
-    if (one_of_64 == 0 || (one_of_64 < 8 && s.count < kSure)) return ideal;
+    // One that sharing neither speeds up nor slows down by much may only have met a time in which all cores were one:
+    // 64 spans of a long loop would be half a second.
+    const bool level = a.ns >= kSoon && s.ns <= a.ns + a.ns / 8;
+    if (one_of_64 == 0 || (one_of_64 < 8 && (s.count < kSure || level))) return ideal;
     // What brings less than a tenth of its time is not worth the other core.
     return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - a.ns / 10 - s.ns;
   }

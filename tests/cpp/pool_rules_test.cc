@@ -118,6 +118,33 @@ TEST(PoolLoopTimes, ALoopThatMetANeighbourInItsFirstRunsIsSharedSoon) {
   }
   EXPECT_GT(shared, loops * 9 / 10) << "8 ms later, wherever it begins";
 }
+// As when all virtual cores are one real one for some seconds, and a loop of a third of a millisecond learns it.
+TEST(PoolLoopTimes, ALongLoopThatSharingBroughtNothingIsSharedSoonWhereItDoesAgain) {
+  constexpr int64_t kAlone = 300'000, kBetter = 160'000, kGap = 1000;
+  double waited = 0;
+  for (int64_t start = 1; start <= 32; ++start) {
+    opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+    opgraft::LoopTimes times(slots, &slots, 0, 100, 1);
+    for (int i = 0; i < 32; ++i) times.ran(true, 0, kAlone, kAlone + kGap), times.ran(false, 0, kAlone, kAlone + kGap);
+    const int64_t begin = 1'000'000'000 * start;
+    int64_t t = begin;
+    for (int in_a_row = 0; in_a_row < 64 && t < begin + 2'000'000'000;) {  // for longer than a trial
+      const bool share = times.gain(2, t) > 0;
+      const int64_t end = t + (share ? kBetter : kAlone);
+      times.ran(share, t, end, end + kGap);
+      in_a_row = share ? in_a_row + 1 : 0, t = end + kGap;
+    }
+    waited += double(t - begin) / 32;
+  }
+  EXPECT_LT(waited, 100e6) << "ns, on an average";
+  opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
+  opgraft::LoopTimes times(slots, &slots, 0, 100, 1);
+  for (int i = 0; i < 32; ++i) times.ran(true, 0, kAlone * 3 / 2, kAlone * 3 / 2), times.ran(false, 0, kAlone, kAlone);
+  int trials = 0;
+  for (int64_t i = 0; i < 20'000; ++i) trials += times.gain(2, i * kAlone) > 0;
+  EXPECT_LT(trials, 20'000 / 32) << "one that sharing slows down stays alone";
+  EXPECT_GT(trials, 0);
+}
 // Single calls, as when results are checked, then many in a row: the times of both would not compare.
 TEST(PoolLoopTimes, RunsWithLongPausesBehindThemSayNothingOfLoopsInARow) {
   opgraft::LoopTimes::Slot slots[opgraft::LoopTimes::kSlots];
