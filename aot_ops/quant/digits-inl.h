@@ -80,9 +80,9 @@ HWY_INLINE void AddEight(const int8_t *w, const int8_t *x, int64_t ld, DigitSums
     const auto both = [&](ByteVec a, ByteVec b) HWY_ATTR {
       return hn::BitCast(d16, i ? hn::InterleaveUpper(d8, a, b) : hn::InterleaveLower(d8, a, b));
     };
-    const auto upper = both(rows[0], rows[1]), lower = both(rows[2], rows[3]);
-    fours[2 * i] = hn::BitCast(d8, hn::InterleaveLower(d16, upper, lower));
-    fours[2 * i + 1] = hn::BitCast(d8, hn::InterleaveUpper(d16, upper, lower));
+    const auto first = both(rows[0], rows[1]), second = both(rows[2], rows[3]);
+    fours[2 * i] = hn::BitCast(d8, hn::InterleaveLower(d16, first, second));
+    fours[2 * i + 1] = hn::BitCast(d8, hn::InterleaveUpper(d16, first, second));
   }
   const auto odd = hn::Not(hn::FirstN(d32, hn::Lanes(d32) / 2));
 #pragma GCC unroll 4

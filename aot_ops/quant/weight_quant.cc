@@ -176,8 +176,6 @@ void PackWeight(InferContext &c, int, void *dst) {
   pack_b(p, kernels(c), dst);
 }
 
-uint64_t round_up(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 bool divides(const Arguments &c) { return c.attr_bool("divide", false); }
 
 // A scale or an offset by column, as float32; what multiplies and what is added.
@@ -195,7 +193,9 @@ std::vector<float> by_column(const Context &c, int i, int64_t n) {
   return to;
 }
 
-// false, and nothing is done, where a row has no digits.
+uint64_t round_up(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
+
+// By the rows' digits; false, and nothing is written, where a row has none.
 bool run_digits(Context &c, const GemmProblem &p) {
   const uint64_t floats = round_up(4 * p.a_floats()), sums = round_up(4 * uint64_t(p.m));
   const Scratch<char> memory(c, floats + sums + digits_bytes(p));
