@@ -189,26 +189,22 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
   const int64_t width = PanelWidth_simd()();
   const Scratch<char> memory(c, product_workspace(p, f, p.packed, c.threads()));
-  auto take = [free = memory.get()](uint64_t bytes) mutable {
-    char *at = free;
-    free += (bytes + 63) / 64 * 64;
-    return at;
-  };
+  Pieces pieces(memory.get());
   const OwnRows rows = own_rows(p, f, c.threads());
   const bool own = rows.own && !skinny;
-  auto *copies = reinterpret_cast<float *>(take(4 * rows.floats));
+  auto *copies = reinterpret_cast<float *>(pieces.take(4 * rows.floats));
   const float *a = own ? nullptr : float_rows(c, p, copies);
   const int64_t next_a = p.m * (p.copies_a() ? lda : p.steps());
   float *sums = nullptr;
   if (p.has_offset) {
-    sums = reinterpret_cast<float *>(take(uint64_t(p.a_count * p.m) * 4));
+    sums = reinterpret_cast<float *>(pieces.take(uint64_t(p.a_count * p.m) * 4));
     for (int64_t i = 0; i < p.a_count; ++i) sum_rows(p, a + i * next_a, sums + i * p.m);
   }
   const char *b = static_cast<const char *>(p.packed);
   const int64_t stripes = stripes_of(p, f, c.threads());
   if (!b && !skinny) {
     const PackUnits units(p.k, p.n, stripes);
-    char *copy = take(packed_bytes(p, f));
+    char *copy = pieces.take(packed_bytes(p, f));
     c.parallel_for(
         p.b_count * units.count(), std::max<int64_t>(1, 65536 * units.count() / std::max<int64_t>(p.k * p.n, 1)),
         [&](int64_t begin, int64_t end) {
@@ -233,7 +229,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   };
   if (skinny) {
     const SkinnyUnits u(p, f);
-    auto *partial = reinterpret_cast<float *>(take(u.partial_bytes(p)));
+    auto *partial = reinterpret_cast<float *>(pieces.take(u.partial_bytes(p)));
     const int64_t each = u.pieces * u.strips, sums_each = u.pieces * p.m * p.n;
     const int64_t grain = std::max<int64_t>(1, 65536 / std::max<int64_t>(u.rows * std::min(u.strip, p.n), 1));
     c.parallel_for(p.batch * each, grain, [&](int64_t begin, int64_t end) {

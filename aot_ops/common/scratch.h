@@ -33,4 +33,18 @@ template <class T> class Scratch {
   T *data_ = nullptr;
 };
 
+// Hands out memory piece by piece, each at a whole number of cache lines.
+class Pieces {
+ public:
+  explicit Pieces(char *from) : free_(from) {}
+  char *take(uint64_t bytes) {
+    char *at = free_;
+    free_ += (bytes + 63) / 64 * 64;
+    return at;
+  }
+
+ private:
+  char *free_;
+};
+
 }  // namespace opgraft

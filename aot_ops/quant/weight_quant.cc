@@ -159,13 +159,16 @@ bool in_digits(const GemmProblem &p) {
 }
 // Bytes between the digits of a row, an odd number of cache lines.
 int64_t digits_ld(const GemmProblem &p) { return (p.k / 128 * 2 + 3) * 64; }
-uint64_t digits_bytes(const GemmProblem &p) { return uint64_t(4 * p.m * digits_ld(p)); }
+uint64_t digits_workspace(const Arguments &c, const GemmProblem &p) {
+  return product_workspace(p, kernels(c), true) + uint64_t(4 * p.m * digits_ld(p));
+}
 
 uint64_t Workspace(InferContext &c) {
   const GemmProblem p = problem(c);
-  if (in_pairs(p)) return product_workspace(p, pair_kernels(), false);
   const bool constant = c.input(kWeight).known();
-  return product_workspace(p, kernels(c), constant) + (constant && p.m > 0 && in_digits(p) ? digits_bytes(p) : 0);
+  if (in_pairs(p)) return product_workspace(p, pair_kernels(), false);
+  if (constant && p.m > 0 && in_digits(p)) return digits_workspace(c, p);
+  return product_workspace(p, kernels(c), constant);
 }
 uint64_t PackedBytes(InferContext &c, int input) {
   const GemmProblem p = problem(c);
@@ -193,24 +196,22 @@ std::vector<float> by_column(const Context &c, int i, int64_t n) {
   return to;
 }
 
-uint64_t round_up(uint64_t bytes) { return (bytes + 63) / 64 * 64; }
-
 // By the rows' digits; false, and nothing is written, where a row has none.
 bool run_digits(Context &c, const GemmProblem &p) {
-  const uint64_t floats = round_up(4 * p.a_floats()), sums = round_up(4 * uint64_t(p.m));
-  const Scratch<char> memory(c, floats + sums + digits_bytes(p));
-  const float *a = float_rows(c, p, memory.get());
+  const Scratch<char> memory(c, digits_workspace(c, p));
+  Pieces pieces(memory.get());
+  const float *a = float_rows(c, p, pieces.take(4 * p.a_floats()));
   Digits rows[kDigitRows];
   for (int64_t i = 0; i < p.m; ++i) {
     rows[i].ld = digits_ld(p);
-    rows[i].bytes = reinterpret_cast<int8_t *>(memory.get() + floats + sums) + 4 * i * rows[i].ld;
+    rows[i].bytes = reinterpret_cast<int8_t *>(pieces.take(uint64_t(4 * rows[i].ld)));
     if (!MakeDigits_simd()(a + i * p.lda(), p.k, rows[i])) return false;
   }
   GemmTile g = first_tile(p, a, p.packed, p.k);
   if (p.has_offset) {
-    auto *of_rows = reinterpret_cast<float *>(memory.get() + floats);
-    sum_rows(p, a, of_rows);
-    g.row_sums = of_rows;
+    auto *sums = reinterpret_cast<float *>(pieces.take(uint64_t(p.m) * 4));
+    sum_rows(p, a, sums);
+    g.row_sums = sums;
   }
   const int64_t grain = std::max<int64_t>(1, 250000 / (p.m * p.k * PanelWidth_simd()()));
   c.parallel_for(panel_count(p.n), grain,

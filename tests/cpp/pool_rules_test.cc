@@ -193,11 +193,12 @@ TEST(PoolLoopTimes, LoopsOfOneBodyAreToldApartByWhatTheyWorkOn) {
 TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
   using Run = void (*)(void *, int64_t, int64_t, int32_t);
   static uint64_t told;
+  static int64_t indices, chunk;
   opgraft_host stub = *host();
   stub.threads = [](void *) { return 2; };
   stub.parallel_for = [](void *, int64_t n, int64_t, Run body, void *arg) { told = 0, body(arg, 0, n, 0); };
-  stub.parallel_for_sized = [](void *, uint64_t sizes, int64_t n, int64_t, Run body, void *arg) {
-    told = sizes, body(arg, 0, n, 0);
+  stub.parallel_for_sized = [](void *, uint64_t sizes, int64_t n, int64_t grain, Run body, void *arg) {
+    told = sizes, indices = n, chunk = grain, body(arg, 0, n, 0);
   };
   auto sizes = [&](int64_t n) {
     std::vector<float> x(size_t(n), 1.0f), y(size_t(n), 0.0f);
@@ -223,6 +224,7 @@ TEST(PoolLoopTimes, TheHostIsToldTheSizesOfWhatALoopWorksOn) {
     partition::run_shares(
         c, 100, 1, [&](int64_t, int) { ++done; }, amount);
     EXPECT_EQ(done, 100);
+    EXPECT_EQ(indices, 2 * chunk) << "a chunk a share";
     return told;
   };
   EXPECT_EQ(amounts(210'000), amounts(210'001));

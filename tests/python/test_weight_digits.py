@@ -64,12 +64,17 @@ def test_whole_numbers_are_summed_exactly_and_rounded_once(m, k, tmp_path):
 
 @pytest.mark.parametrize("steps", [33 * 2**24 - 0x808080, 32 * 2**24 + 0x7F7F40], ids=["-128", "127"])
 def test_the_longest_sum_of_the_largest_digits_does_not_overflow(steps, tmp_path):
-    """Of 65,536 numbers whose digits below the first are -128, or 127, each times 127 + 128; one number more is summed
-    as float32, whose roundings add up to k 2^-24 at most."""
-    for k in (65536, 65537):
-        x, w = np.full((1, k), steps * 2.0**-29, np.float32), np.full((k, 3), 127, np.int8)
-        y = planned(Layer(w), x, tmp_path)(Tensor(x)).asnumpy()
-        np.testing.assert_allclose(y, x.astype(np.float64) @ w, rtol=2.0**-24 if VNNI and k == 65536 else k * 2.0**-24)
+    """Of 65,536 numbers whose digits below the first are -128, or 127, each times 127 + 128. One number more, whose
+    digits are not multiplied, and of both signs, as equal roundings would add up."""
+    k, w = 65536, np.full((65537, 3), 127, np.int8)
+    x = np.full((1, k + 1), steps * 2.0**-29, np.float32)
+    if VNNI:
+        y = planned(Layer(w[:k]), x[:, :k], tmp_path)(Tensor(x[:, :k])).asnumpy()
+        np.testing.assert_array_equal(y, (x[:, :k].astype(np.float64) @ w[:k]).astype(np.float32))
+    x *= RNG.choice([-1, 1], x.shape)
+    for n in (k, k + 1):
+        error, bound = errors(x[:, :n], w[:n], planned(Layer(w[:n]), x[:, :n], tmp_path)(Tensor(x[:, :n])).asnumpy())
+        assert (error <= bound).all()
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])
