@@ -34,6 +34,12 @@ def simd():
     return {"SSE4": "SSE4", "AVX2": "AVX2", "AVX3": "AVX-512"}.get(os.environ.get("OPGRAFT_SIMD"), best)
 
 
+def _name():
+    """Of the processor, with what a product of half or eight-bit numbers may use besides its vectors."""
+    amx = "amx_tile" in _said("flags").split() and os.environ.get("OPGRAFT_SIMD") in (None, "", "AMX")
+    return (_said("model name") or platform.machine()) + (" with AMX" if amx else "")
+
+
 def copy_bandwidth(threads, megabytes=256, rounds=5):
     """Bytes per second, read and written, of `threads` threads that copy memory far beyond the caches."""
     size = megabytes * 2**20 // threads
@@ -84,4 +90,4 @@ def describe(threads, before=None):
     _core.set_threads(threads)
     found = {"copy_bandwidth": copy_bandwidth(threads), "gemm_peak": gemm_peak(threads)}
     best = {k: max(v, (before or {}).get(k, 0.0)) for k, v in found.items()}
-    return {"cpu": _said("model name") or platform.machine(), "cores": os.cpu_count(), "simd": simd()} | best
+    return {"cpu": _name(), "cores": os.cpu_count(), "simd": simd()} | best

@@ -44,6 +44,7 @@ INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 # those of the pinned version.
 SIMD = {
     "best": {},
+    "AVX3": {"OPGRAFT_SIMD": "AVX3", "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_BF16"},  # no AMX
     "AVX2": {
         "OPGRAFT_SIMD": "AVX2",
         "ATEN_CPU_CAPABILITY": "avx2",

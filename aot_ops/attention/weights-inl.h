@@ -96,14 +96,6 @@ template <Masking kMask, class T> HWY_INLINE float MaskRow(const Attention &g, f
   return hn::GetLane(hn::MaxOfLanes(d, most));
 }
 
-#if HWY_TARGET == HWY_AVX3
-// lower's elements, then upper's, rounded to bfloat16. As assembly, as AddProducts is, and only where that may be.
-HWY_INLINE GemmVec RoundToPairs(GemmVec lower, GemmVec upper) {
-  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(lower.raw) : "v"(lower.raw), "v"(upper.raw));
-  return lower;
-}
-#endif
-
 // The sum of v's blocks of 128 bits.
 template <class D> HWY_INLINE hn::Vec<hn::CappedTag<float, 4>> SumOfBlocks(D d, hn::Vec<D> v) {
   if constexpr (hn::MaxLanes(d) <= 4) {

@@ -37,11 +37,11 @@ struct GemmProblem {
   const float *scale = nullptr, *offset = nullptr;
   bool pairs = false;  // rows of A are read in pairs of bfloat16, as B is packed: see Bf16Pair
 
-  int64_t steps() const { return pairs ? (k + 1) / 2 : k; }
-  // A is read in place unless it must be widened or transposed, a pair would be of two rows, or its rows, a multiple of
-  // 4 KiB apart, would all fall into one set of the L1 cache.
+  int64_t steps() const { return pairs ? simd::pair_words(k) : k; }
+  // A is read in place unless it must be widened or transposed, a pair or a tile's row would be of two rows, or its
+  // rows, a multiple of 4 KiB apart, would all fall into one set of the L1 cache.
   bool copies_a() const {
-    const bool words = (k | a.row_stride) % 2 == 0 && reinterpret_cast<uintptr_t>(a.data) % 4 == 0;
+    const bool words = 2 * steps() == k && a.row_stride % 2 == 0 && reinterpret_cast<uintptr_t>(a.data) % 4 == 0;
     const bool whole = pairs ? words : dtype == OPGRAFT_FLOAT32;
     return !whole || a.column_stride != 1 || (steps() * 4 % 4096 == 0 && m > 1);
   }

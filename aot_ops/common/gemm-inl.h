@@ -51,7 +51,7 @@ struct Bf16Pair {
 template <class T, class Run> HWY_INLINE void OfPanel(const Run &run) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<T, ::opgraft::bfloat16>) {
-    if (::opgraft::simd::bf16_dot()) return run(Bf16Pair());
+    if (::opgraft::simd::bf16_pairs()) return run(Bf16Pair());
   }
 #endif
   run(PanelType<T>());
@@ -67,6 +67,15 @@ template <class B> HWY_INLINE GemmVec AddProducts(GemmVec x, GemmVec b, GemmVec 
 #endif
   return hn::MulAdd(x, b, sum);
 }
+
+#if HWY_TARGET == HWY_AVX3
+// lower's elements, then upper's, rounded to bfloat16; what is denormal becomes 0. As assembly, as AddProducts is, and
+// only where that may be.
+HWY_INLINE GemmVec RoundToPairs(GemmVec lower, GemmVec upper) {
+  asm("vcvtne2ps2bf16 %1, %2, %0" : "=v"(lower.raw) : "v"(lower.raw), "v"(upper.raw));
+  return lower;
+}
+#endif
 
 // One step of k of a panel as float32: its lower and its upper half. Panels of bfloat16 hold column i and column
 // i + kPanel / 2 in one 32-bit word, so that a shift and a mask widen them.
@@ -289,7 +298,7 @@ template <class T> void Widen(const MatrixRef &a, int64_t k, int64_t m0, int64_t
          ld);
 }
 
-// `rows` rows of A[m, k] of bfloat16 as words of two, `ld` words apart; a last one alone has a 0 beside it.
+// `rows` rows of A[m, k] of bfloat16 as words of two, `ld` words apart; what lies behind the last one is 0.
 inline void PairRows(const MatrixRef &a, int64_t k, int64_t rows, float *dst, int64_t ld) {
   const auto *x = static_cast<const uint16_t *>(a.data);
   auto *y = reinterpret_cast<uint16_t *>(dst);
@@ -297,7 +306,7 @@ inline void PairRows(const MatrixRef &a, int64_t k, int64_t rows, float *dst, in
   if (turned) Turn<false>(x, a.column_stride, y, 2 * ld, rows, k, rows);
   for (int64_t i = 0; i < rows; ++i) {
     if (!turned) std::memcpy(y + i * 2 * ld, x + i * a.row_stride, size_t(k) * 2);
-    if (k % 2) y[i * 2 * ld + k] = 0;
+    for (int64_t j = k; j < 2 * ::opgraft::simd::pair_words(k); ++j) y[i * 2 * ld + j] = 0;
   }
 }
 

@@ -28,12 +28,12 @@ struct ProductKernels {
   int64_t element;     // bytes of an element of B in a panel, or of a pair
   bool pairs = false;  // B is packed in pairs of its rows
   int64_t packed_floats(const GemmProblem &p) const {
-    return ::opgraft::packed_floats(pairs ? (p.k + 1) / 2 : p.k, p.n);
+    return ::opgraft::packed_floats(pairs ? simd::pair_words(p.k) : p.k, p.n);
   }
 };
 inline ProductKernels product_kernels(int32_t dtype) {
   return {GemmPanels_simd(dtype), PackPanels_simd(dtype),     Skinny_simd(dtype),
-          SkinnySum_simd(dtype),  PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_dot()};
+          SkinnySum_simd(dtype),  PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_pairs()};
 }
 
 // Packing goes by pieces of up to 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at
@@ -100,7 +100,8 @@ struct SkinnyUnits {
 };
 
 inline Tiles tiles_of(const GemmProblem &p, int64_t n, const ProductKernels &f, int threads) {
-  return choose_tiles(p.m, n, p.steps(), TileRows_simd()(), PanelWidth_simd()(), f.element, threads);
+  const int64_t rows = p.pairs && simd::amx() ? simd::kAmxRows : TileRows_simd()();
+  return choose_tiles(p.m, n, p.steps(), rows, PanelWidth_simd()(), f.element, threads);
 }
 // Of as many rows as the tiles have, which follow from p.m.
 inline OwnRows own_rows(const GemmProblem &p, const ProductKernels &f, int64_t threads) {
@@ -108,8 +109,9 @@ inline OwnRows own_rows(const GemmProblem &p, const ProductKernels &f, int64_t t
 }
 
 // Workspace that run_product asks for; `constant`: B will come packed. threads: 0 while they are not known.
-inline uint64_t product_workspace(const GemmProblem &p, const ProductKernels &f, bool constant, int64_t threads = 0) {
+inline uint64_t product_workspace(GemmProblem p, const ProductKernels &f, bool constant, int64_t threads = 0) {
   if (p.m <= 0 || p.n <= 0 || p.k < 0 || p.a_count < 0 || p.b_count < 0) return 0;
+  p.pairs = f.pairs && (constant || !in_place(p, f));
   const uint64_t offsets = p.has_offset ? uint64_t(p.a_count * p.m) : 0;
   const uint64_t a = 4 * (own_rows(p, f, threads).floats + offsets) + 128;
   if (constant) return a;
@@ -125,7 +127,7 @@ inline GemmTile first_tile(const GemmProblem &p, const float *a, const void *b, 
 // each for all rows.
 struct PackedUnits {
   Tiles t;
-  int64_t m, k, panels, blocks, groups, stripes;
+  int64_t m, k, panels, blocks, groups, stripes, flops;  // flops: of some 4 us of one core
   PackedUnits(const GemmProblem &p, const Tiles &t, int64_t stripes_ = 1)
       : t(t),
         m(p.m),
@@ -133,14 +135,15 @@ struct PackedUnits {
         panels(panel_count(p.n)),
         blocks((p.m + t.rows - 1) / t.rows),
         groups((panels + t.panels - 1) / t.panels),
-        stripes(std::min(stripes_, groups)) {}
+        stripes(std::min(stripes_, groups)),
+        flops(p.pairs && simd::amx() ? 1600000 : 200000) {}
   int64_t count() const { return blocks * groups; }
   // About 4 us of work are worth a hand-over to another thread.
   int64_t grain() const {
-    const int64_t flops = 2 * std::min(t.rows, m) * k * PanelWidth_simd()() * t.panels;
-    const int64_t least = std::max<int64_t>(1, 200000 / std::max<int64_t>(flops, 1));
+    const int64_t unit = 2 * std::min(t.rows, m) * k * PanelWidth_simd()() * t.panels;
+    const int64_t least = std::max<int64_t>(1, flops / std::max<int64_t>(unit, 1));
     // One of about 6 us stays whole: another thread would save no more than it costs.
-    return count() * flops < 600000 ? std::max(least, count()) : least;
+    return count() * unit < 3 * flops ? std::max(least, count()) : least;
   }
   // run(p0, p1, m0, m1): panels and rows of a unit.
   template <class Run> void at(int64_t unit, const Run &run) const {

@@ -11,6 +11,7 @@
 
 #include "opgraft/simd.h"
 #include "aot_ops/common/activations-inl.h"
+#include "aot_ops/common/amx-inl.h"
 #include "aot_ops/common/gelu-inl.h"
 #include "aot_ops/common/gemm-inl.h"
 
@@ -64,13 +65,13 @@ HWY_INLINE void AddRows(const float *acc, int64_t ld, const T *residual, T *c, i
 
 // So few columns that the same columns of several rows make a vector.
 constexpr int64_t kNarrow = kPanel / 8;
-// What follows a product of kNarrow columns or fewer, as Epilogue has it: rows of C and of the residual, kBlockRows at
-// most, lie one after another.
+// What follows a product of kNarrow columns or fewer, as Epilogue has it: rows of C and of the residual,
+// kMostBlockRows at most, lie one after another.
 template <class T>
 HWY_NOINLINE void NarrowEpilogue(const GemmTile &g, const float *acc, int64_t ld, int64_t row, int64_t rows) {
   const hn::ScalableTag<float> d;
   constexpr int64_t kLanes = kPanel / 2;
-  HWY_ALIGN float sums[kBlockRows * kNarrow];
+  HWY_ALIGN float sums[kMostBlockRows * kNarrow];
   const T *bias = static_cast<const T *>(g.bias);
   for (int64_t j = 0; j < g.n; ++j) {
     const float more = bias ? float(bias[j]) : 0.0f;
@@ -107,6 +108,9 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
       case Activation::kGelu: return ActivateRows<Activation::kGelu>(acc, ld, c, g.ldc, rows);
       case Activation::kGeluTanh: return ActivateRows<Activation::kGeluTanh>(acc, ld, c, g.ldc, rows);
       case Activation::kSilu: return ActivateRows<Activation::kSilu>(acc, ld, c, g.ldc, rows);
+      case Activation::kNone:
+        if (!g.residual) return ActivateRows<Activation::kNone>(acc, ld, c, g.ldc, rows);
+        break;
       default: break;
     }
   }
@@ -130,6 +134,28 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   }
 }
 
+// The same behind tiles of B. Sums of pairs, in which a denormal number counts as 0, are rounded by the machine where
+// nothing but a bias follows.
+template <class T, class B> HWY_INLINE void Follow(const GemmTile &g, const float *acc, int64_t row, int64_t rows,
+                                                   int64_t column, int64_t width, bool biased) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<B, Bf16Pair> && std::is_same_v<T, ::opgraft::bfloat16>) {
+    if (width == kPanel && g.activation == Activation::kNone && !g.residual && !g.scale && !g.offset) {
+      const hn::ScalableTag<float> d;
+      const T *bias = static_cast<const T *>(g.bias);
+      const auto lower = bias ? LoadF32(d, bias + column) : hn::Zero(d);
+      const auto upper = bias ? LoadF32(d, bias + column + kPanel / 2) : hn::Zero(d);
+      T *c = static_cast<T *>(g.c) + row * g.ldc + column;
+      for (int64_t r = 0; r < rows; ++r, acc += kPanel, c += g.ldc)
+        hn::StoreU(RoundToPairs(hn::Add(hn::LoadU(d, acc), lower), hn::Add(hn::LoadU(d, acc + kPanel / 2), upper)), d,
+                   reinterpret_cast<float *>(c));
+      return;
+    }
+  }
+#endif
+  Epilogue<T>(g, acc, kPanel, row, rows, column, width, biased);
+}
+
 // The lines of C that rows [row, row + rows) of a panel go to: they come while the sums are made.
 template <class T> HWY_INLINE void FetchC(const GemmTile &g, int64_t row, int64_t rows, int64_t column, int64_t width) {
   for (int64_t r = row; r < row + rows; ++r) {
@@ -138,33 +164,52 @@ template <class T> HWY_INLINE void FetchC(const GemmTile &g, int64_t row, int64_
   }
 }
 
-// Rows [m0, m1) of panels [p0, p1), K in one piece; kBlockRows at most, here and below. What follows the sums is done
-// for all rows of a panel at once: after every tile it would stop the next one.
-template <class T, class B>
-HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  HWY_ALIGN float acc[kBlockRows * kPanel];
+// How many rows are multiplied at a time, and by what.
+struct VectorsOfRows {
+  static HWY_INLINE int64_t Size(int64_t m, int64_t row) { return TileSize(m, row); }
+  template <class B> HWY_INLINE void Multiply(int64_t rows, const float *a, int64_t lda, const B *b, int64_t k,
+                                              const float *add, int64_t ldadd, float *c, int64_t ldc, Ahead ahead) {
+    MicroRowsOf(rows, a, lda, b, k, add, ldadd, c, ldc, ahead);
+  }
+};
+#if HWY_TARGET == HWY_AVX3
+struct TilesOfRows {
+  static HWY_INLINE int64_t Size(int64_t m, int64_t row) { return std::min(m - row, ::opgraft::simd::kAmxRows); }
+  HWY_INLINE void Multiply(int64_t rows, const float *a, int64_t lda, const Bf16Pair *b, int64_t k, const float *add,
+                           int64_t ldadd, float *c, int64_t ldc, Ahead) {
+    tiles.Multiply<false>(rows, {a, lda * 4}, {b, kPanelRow}, k, {add, ldadd * 4}, {c, ldc * 4});
+  }
+  AmxTiles tiles;
+};
+#endif
+
+// Rows [m0, m1) of panels [p0, p1), K in one piece; kMostBlockRows at most, here and below. What follows the sums is
+// done for all rows of a panel at once: after every tile it would stop the next one.
+template <class T, class B, class Rows>
+HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1, Rows &by) {
+  HWY_ALIGN float acc[kMostBlockRows * kPanel];
   for (int64_t panel = p0; panel < p1; ++panel) {
     const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
     const B *b = static_cast<const B *>(g.b) + column * g.k;
     const float *bias = TileBias<T>(g, column, width);
     const bool plain = Plain<T>(g, width);
     for (int64_t row = m0; row < m1;) {
-      const int64_t rows = TileSize(m1, row);
+      const int64_t rows = by.Size(m1, row);
       const Ahead ahead = AheadOf(b, b + g.k * kPanel, g.k, m1 - m0, row - m0, rows);
       FetchC<T>(g, row, rows, column, width);
       float *sums = plain ? static_cast<float *>(g.c) + row * g.ldc + column : acc + (row - m0) * kPanel;
-      MicroRowsOf(rows, g.a + row * g.lda, g.lda, b, g.k, bias, 0, sums, plain ? g.ldc : kPanel, ahead);
+      by.Multiply(rows, g.a + row * g.lda, g.lda, b, g.k, bias, 0, sums, plain ? g.ldc : kPanel, ahead);
       row += rows;
     }
-    if (!plain) Epilogue<T>(g, acc, kPanel, m0, m1 - m0, column, width, bias);
+    if (!plain) Follow<T, B>(g, acc, m0, m1 - m0, column, width, bias);
   }
 }
 
 // K in pieces of g.kc, so that the rows of A and a panel's piece stay in L2 while they are used; the sums of the
 // panels stay in `acc`.
-template <class T, class B>
-HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  HWY_ALIGN float acc[kBlockPanels * kBlockRows * kPanel];
+template <class T, class B, class Rows>
+HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1, Rows &by) {
+  HWY_ALIGN float acc[kBlockPanels * kMostBlockRows * kPanel];
   for (int64_t k0 = 0; k0 < g.k; k0 += g.kc) {
     const int64_t k = g.k - k0 < g.kc ? g.k - k0 : g.kc;
     const bool first = k0 == 0, last = k0 + k == g.k;
@@ -178,25 +223,32 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
       const float *bias = TileBias<T>(g, column, width);
       const bool direct = last && Plain<T>(g, width);
       for (int64_t row = m0; row < m1;) {
-        const int64_t rows = TileSize(m1, row);
+        const int64_t rows = by.Size(m1, row);
         const float *a = g.a + row * g.lda + k0;
         float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
         const Ahead ahead = AheadOf(b, next, k, m1 - m0, row - m0, rows);
         if (last) FetchC<T>(g, row, rows, column, width);
-        MicroRowsOf(rows, a, g.lda, b, k, first ? bias : sums, first ? 0 : kPanel,
+        by.Multiply(rows, a, g.lda, b, k, first ? bias : sums, first ? 0 : kPanel,
                     direct ? static_cast<float *>(g.c) + row * g.ldc + column : sums, direct ? g.ldc : kPanel, ahead);
         row += rows;
       }
-      if (last && !direct)
-        Epilogue<T>(g, acc + (panel - p0) * (m1 - m0) * kPanel, kPanel, m0, m1 - m0, column, width, bias);
+      if (last && !direct) Follow<T, B>(g, acc + (panel - p0) * (m1 - m0) * kPanel, m0, m1 - m0, column, width, bias);
     }
   }
 }
 
 template <class T, class B>
 HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1);
-  else PanelsInPieces<T, B>(g, p0, p1, m0, m1);
+  const auto with = [&](auto by) HWY_ATTR {
+    if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1, by);
+    else PanelsInPieces<T, B>(g, p0, p1, m0, m1, by);
+  };
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<B, Bf16Pair>) {
+    if (m1 - m0 > kFewRows && ::opgraft::simd::amx()) return with(TilesOfRows());
+  }
+#endif
+  with(VectorsOfRows());
 }
 template <class T> void GemmPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   OfPanel<T>([&](auto panel) HWY_ATTR { PanelsOf<T, decltype(panel)>(g, p0, p1, m0, m1); });
@@ -263,13 +315,13 @@ void PackInto(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, 
 // The bits of a bfloat16; of a byte, which it holds exactly.
 inline uint16_t Bits16(uint16_t bits) { return bits; }
 inline uint16_t Bits16(int8_t v) { return uint16_t(std::bit_cast<uint32_t>(float(v)) >> 16); }
-// The same in pairs of rows, of bfloat16 (as uint16_t) or of bytes; k0 is even, and what lies behind an odd k is 0.
+// The same in pairs of rows, of bfloat16 (as uint16_t) or of bytes; k0 is even, and what lies behind k is 0.
 template <class T> void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0,
                                   int64_t k1, Bf16Pair *dst) {
   constexpr int64_t kRows = 16;
   uint16_t block[kRows][kPanel];
   const auto *data = static_cast<const T *>(b.data);
-  const int64_t steps = (k + 1) / 2;
+  const int64_t steps = ::opgraft::simd::pair_words(k);
   for (int64_t from = k0; from < k1; from += kRows) {
     const int64_t rows = std::min(kRows, k1 - from);
     for (int64_t p = p0; p < p1; ++p) {
@@ -293,6 +345,8 @@ template <class T> void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int6
           to[i / 2 * kPanel + j].both = block[i][j] | uint32_t(block[i + 1][j]) << 16;
     }
   }
+  for (int64_t p = p0; k1 == k && p < p1; ++p)
+    std::fill_n(dst + (p * steps + (k + 1) / 2) * kPanel, (steps - (k + 1) / 2) * kPanel, Bf16Pair{});
 }
 template <class T>
 void PackPanels(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0, int64_t k1, void *dst) {

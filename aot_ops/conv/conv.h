@@ -2,6 +2,7 @@
 #pragma once
 
 #include "aot_ops/common/window.h"
+#include "opgraft/simd_target.h"
 
 namespace opgraft {
 
@@ -48,6 +49,7 @@ struct Conv {
   bool winograd = false;                           // which is that of Winograd's tiles
   bool past = false;   // results of the general kernel go past the caches, where these are whole vectors of pixels
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
+  bool tiles = false;  // bfloat16 that AMX multiplies: weights are rows of words(), by output channel
   ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }
@@ -57,6 +59,8 @@ struct Conv {
   // Channels of a group, or pairs of them, and what a pixel of y sees of these.
   int64_t depth() const { return pairs ? (channels / groups + 1) / 2 : channels / groups; }
   int64_t steps() const { return depth() * taps(); }
+  // Pairs of what a pixel of y sees, in whole tiles.
+  int64_t words() const { return (k() + 2 * simd::kAmxWords - 1) / (2 * simd::kAmxWords) * simd::kAmxWords; }
   // A row of x with its padding is held as one vector for every phase: columns that lie a stride apart.
   int64_t row_phases() const { return std::min(h.stride, h.span()); }
   int64_t phases() const { return std::min(w.stride, w.span()); }
@@ -74,8 +78,9 @@ struct Conv {
   }
 };
 
-// Whether this machine multiplies the weights' channels in pairs.
+// Whether this machine multiplies the weights' channels in pairs; and by AMX.
 bool in_pairs(const Conv &g);
+bool in_tiles(const Conv &g);
 // The kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
 // thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
 // pack works on units [begin, end), a panel of a group's outputs each.
@@ -108,6 +113,15 @@ constexpr int64_t kConvLine = 16;  // floats of a cache line
 inline int64_t odd_lines(int64_t floats) { return ((floats + kConvLine - 1) / kConvLine | 1) * kConvLine; }
 // Floats in front of a thread's scratch, whole cache lines: which band it holds, and where the taps are.
 inline int64_t scratch_head(const ConvCut &c) { return (2 * (c.taps + 1) + kConvLine - 1) / kConvLine * kConvLine; }
+// Of tiles: numbers of a line that n pixels of a row of y see of x, every stride-th, with room for whole vectors, and
+// rows of x that `rows` of y see.
+inline int64_t half_line(const Conv &g, int64_t n) { return (n + (g.w.span() - 1) / g.w.stride + 31) / 16 * 16; }
+inline int64_t half_rows(const Conv &g, int64_t rows) { return (rows - 1) * g.h.stride + g.h.span(); }
+// Floats of a thread's scratch for these, for `pixels` of a band.
+inline int64_t half_floats(const Conv &g, int64_t pixels) {
+  const int64_t line = half_line(g, std::min(pixels, g.w.out)) * g.phases();
+  return g.channels / g.groups * line * half_rows(g, std::max<int64_t>(1, pixels / g.w.out)) / 2 + kConvLine;
+}
 // Rows or pixels of band b: [first, last).
 inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {
   const int64_t blocks = (c.size + c.grain - 1) / c.grain;

@@ -1,6 +1,7 @@
 // The kernels of the convolutions: how their work is cut, and their weights' packed form.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <vector>
 
 #include "opgraft/op.h"
@@ -11,6 +12,7 @@
 // clang-format off
 #include "opgraft/simd.h"
 #include "general-inl.h"
+#include "tiles-inl.h"
 #include "depthwise-inl.h"
 #include "winograd-inl.h"
 // clang-format on
@@ -21,6 +23,7 @@
 
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GeneralUnits)
+OPGRAFT_SIMD(TileUnits)
 OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
 OPGRAFT_SIMD(DepthwiseSlack)
 OPGRAFT_SIMD_FLOATS(WinogradUnits)
@@ -57,7 +60,7 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const bool split = c.pixel_lanes && c.source == ConvSource::kInPlace && g.pixels() % kConvLine;
   // A single vector of channels is read for half as many products as two.
   const bool single = !c.pixel_lanes && m <= lanes;
-  const double product = vectors * k / (split ? 1.7 : 2) * (single ? 1.1 : 1);
+  const double product = vectors * k * (g.tiles ? 0.08 : split ? 1 / 1.7 : 0.5) * (single ? 1.1 : 1);
   // In place and with channels in lanes nothing fetches ahead of the channels, which may lie pages apart.
   const bool far = double(g.batch * g.channels * g.h.in) * double(g.w.in) > 512e3;
   const double late = far && c.source == ConvSource::kInPlace && !c.pixel_lanes ? pixels * k / 4 : 0;
@@ -69,10 +72,12 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   c.plane = (rows + (g.h.span() - 1) / g.h.stride) * c.line;
   c.stride = c.source == ConvSource::kPadded ? g.row_phases() * g.phases() * c.plane : rows;
   c.stride = (c.stride + 15) / 16 * 16;
-  if (c.source == ConvSource::kInPlace) c.stride += kConvLine;  // bands may begin later by less than a line
-  if (c.stride % 256 == 0) c.stride += 16;                      // else all channels share a few sets of the L1
+  // Bands in place may begin later by less than a line; vectors reach behind columns of words by as much.
+  if (c.source == ConvSource::kInPlace || g.tiles) c.stride += kConvLine;
+  if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
   const int64_t two = g.pairs ? 2 * (c.source == ConvSource::kPadded ? 1 : g.taps()) : 0;  // channels, to be paired
-  c.scratch = (scratch_head(c) + (c.steps + two) * c.stride + 2 * panel + 15) / 16 * 16;
+  const int64_t more = g.tiles ? half_floats(g, rows) : two * c.stride;
+  c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
 }
 
 // Few units: the output channels are cut, too, though whoever takes a part may have to fill the band again. Up to
@@ -111,7 +116,7 @@ double cut_bands(const Conv &g, ConvCut &c) {
 // Whether rows of what a pixel sees are worth their making: for many products of each element, of sums so long that a
 // panel of weights does not stay in L1 else. Windows that overlap would be written often.
 bool suits_rows(const Conv &g) {
-  if (g.pairs) return false;
+  if (g.pairs || g.tiles) return false;
   const int64_t panels = g.m() / PanelWidth_simd()();
   if (g.flat()) return panels >= 4 && g.k() >= (g.nhwc ? 16 : 256);
   return panels >= 8 && g.k() >= 256 && g.h.stride > 1 && g.w.stride > 1;
@@ -138,9 +143,18 @@ ConvCut cut_rows(const Conv &g) {
 
 }  // namespace
 
+// AMX's tiles have 32 rows, here of output channels, and 32 numbers in a row; NHWC has its channels side by side. All
+// of x that a window spans is held.
+bool in_tiles(const Conv &g) {
+  const auto dense = [](const Window &w) { return w.span() <= 64 && w.stride <= 4; };
+  return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && !g.nhwc && g.m() >= 16 && g.k() >= 32 && dense(g.h) &&
+         dense(g.w);
+}
 bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
 
-int64_t general_packed_floats(const Conv &g) { return g.groups * packed_floats(g.steps(), g.m()); }
+int64_t general_packed_floats(const Conv &g) {
+  return g.tiles ? g.outputs * odd_lines(g.words()) : g.groups * packed_floats(g.steps(), g.m());
+}
 
 // Weights of `outputs` as words of two channels, [O, C / 2, kH, kW].
 static void pair_weights(const Conv &g, int64_t outputs, const uint16_t *from, uint32_t *to) {
@@ -165,6 +179,15 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t group = unit / panels, first = unit % panels * width, outputs = std::min(width, m - first);
     const char *from = static_cast<const char *>(g.weight) + (group * m + first) * k * element;
+    if (g.tiles) {  // rows of words, as the numbers lie, and zeros
+      const int64_t ld = odd_lines(g.words());
+      auto *row = reinterpret_cast<uint32_t *>(dst) + (group * m + first) * ld;
+      for (int64_t o = 0; o < outputs; ++o, row += ld) {
+        std::fill_n(row, ld, 0u);
+        std::memcpy(row, from + o * k * element, size_t(k * element));
+      }
+      continue;
+    }
     float *to = dst + group * packed_floats(g.steps(), m) + first * g.steps();
     if (g.pairs) {
       pair_weights(g, outputs, reinterpret_cast<const uint16_t *>(from), reinterpret_cast<uint32_t *>(turned.data()));
@@ -192,7 +215,7 @@ void general_plan(Conv &g) {
     ConvCut c;
     c.source = source, c.pixel_lanes = pixel_lanes;
     const bool padded = source == ConvSource::kPadded;
-    c.steps = padded ? g.depth() : g.steps();
+    c.steps = padded ? g.depth() : g.tiles ? g.words() : g.steps();
     c.taps = padded ? g.taps() : 1;
     c.size = padded ? g.h.out : g.pixels();
     const int64_t vectors = pixel_lanes && 2 * g.m() > TileRows_simd()() ? 2 : 4;
@@ -206,6 +229,10 @@ void general_plan(Conv &g) {
   };
   for (const bool pixel_lanes : {true, false}) {
     if (g.nhwc && pixel_lanes) continue;
+    if (g.tiles) {
+      if (pixel_lanes) consider(ConvSource::kColumns, true);
+      continue;
+    }
     // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.
     const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);
@@ -216,6 +243,7 @@ void general_plan(Conv &g) {
 }
 
 void general_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  if (g.tiles) return TileUnits_simd()(g, begin, end, scratch);
   GeneralUnits_simd(g.dtype)(g, begin, end, scratch);
 }
 
@@ -256,7 +284,8 @@ bool suits_winograd(const Conv &g) {
   constexpr int64_t kLeast = 32, kLeastProduct = 2048, kFarthest = 8;
   const int64_t each = g.channels / g.groups, farthest = std::min(kFarthest, PanelWidth_simd()() / 2);
   const auto suits = [&](const Window &w) { return w.kernel == 3 && w.stride == 1 && w.dilation <= farthest; };
-  return !g.pairs && suits(g.h) && suits(g.w) && std::min(each, g.m()) >= kLeast && each * g.m() >= kLeastProduct;
+  return !g.pairs && !g.tiles && suits(g.h) && suits(g.w) && std::min(each, g.m()) >= kLeast &&
+         each * g.m() >= kLeastProduct;
 }
 
 int64_t winograd_packed_floats(const Conv &g) {

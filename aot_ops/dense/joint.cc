@@ -31,7 +31,7 @@ void SumSkinny(const GemmTile &g, const MatrixRef &b, int64_t n0, int64_t n1, in
 // Rows [m0, m1) of panels [p0, p1) of SiLU(gate) up, at most a block; y is the gate's C.
 template <class T>
 void GatedPanels(const GemmTile &gate, const GemmTile &up, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  HWY_ALIGN float sums[2][kBlockPanels * kBlockRows * kPanel];
+  HWY_ALIGN float sums[2][kBlockPanels * kMostBlockRows * kPanel];
   const int64_t column = p0 * kPanel, width = (p1 - p0) * kPanel;
   const int64_t n = width < gate.n - column ? width : gate.n - column;
   for (int i = 0; i < 2; ++i) {

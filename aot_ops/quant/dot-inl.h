@@ -10,6 +10,7 @@
 #endif
 
 #include "opgraft/simd.h"
+#include "aot_ops/common/amx-inl.h"
 #include "aot_ops/common/gemm-inl.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,9 +18,9 @@ namespace opgraft::HWY_NAMESPACE {
 
 using DotVec = hn::Vec<hn::ScalableTag<int32_t>>;
 
-// Steps of k side by side; K is padded to four with zeros.
+// Steps of k side by side; K is padded with zeros.
 HWY_INLINE int64_t Together() { return ::opgraft::simd::vnni() ? 4 : 2; }
-HWY_INLINE int64_t Padded(int64_t k) { return (k + 3) / 4 * 4; }
+HWY_INLINE int64_t Padded(int64_t k) { return ::opgraft::dot_padded(k); }
 
 // sums[R, kPanel] of R rows of A and one panel. With VNNI a row holds unsigned bytes (of signed
 // ones plus 128), else int16.
@@ -116,17 +117,24 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
   const hn::ScalableTag<float> d;
   const hn::ScalableTag<int32_t> di;
   constexpr int64_t kLanes = kPanel / 2;
-  HWY_ALIGN int32_t sums[kTileRows * kPanel];
+  HWY_ALIGN int32_t sums[std::max<int64_t>(kTileRows, ::opgraft::simd::kAmxRows) * kPanel];
   const bool vnni = ::opgraft::simd::vnni();
+#if HWY_TARGET == HWY_AVX3
+  AmxTiles tiles;
+  const bool amx = m1 - m0 > kFewRows && ::opgraft::simd::amx();
+#else
+  constexpr bool amx = false;
+#endif
   const int32_t shift = g.zero + (vnni && !g.is_unsigned ? 128 : 0);  // what A's numbers are too large by
   for (int64_t panel = p0; panel < p1; ++panel) {
     const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
     const int8_t *b = g.b + column * Padded(g.k);
     for (int64_t row = m0; row < m1;) {
-      const int64_t rows = TileSize(m1, row);
+      const int64_t rows = amx ? std::min(m1 - row, ::opgraft::simd::kAmxRows) : TileSize(m1, row);
       const void *a = static_cast<const char *>(g.a) + row * g.lda;
 #if HWY_TARGET == HWY_AVX3
-      if (vnni) DotRowsOf<true>(rows, a, g.lda, b, Padded(g.k), sums);
+      if (amx) tiles.Multiply<true>(rows, {a, g.lda}, {b, kPanelRow}, Padded(g.k) / 4, {}, {sums, kPanel * 4});
+      else if (vnni) DotRowsOf<true>(rows, a, g.lda, b, Padded(g.k), sums);
       else DotRowsOf<false>(rows, a, g.lda, b, Padded(g.k), sums);
 #else
       DotRowsOf<false>(rows, a, g.lda, b, Padded(g.k), sums);

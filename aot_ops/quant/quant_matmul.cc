@@ -36,7 +36,7 @@ struct Problem {
   bool b_unsigned;
   int32_t b_zero;  // of what is packed: unsigned numbers less 128
   int64_t panels() const { return (n + PanelWidth_simd()() - 1) / PanelWidth_simd()(); }
-  int64_t padded() const { return (k + 3) / 4 * 4; }
+  int64_t padded() const { return dot_padded(k); }
   // Rows a multiple of 4 KiB apart would share the sets of L1.
   int64_t lda() const { return 2 * padded() + 64; }
   uint64_t a_bytes() const { return uint64_t(m * lda() + 63) / 64 * 64; }
@@ -181,13 +181,16 @@ void Kernel(Context &c) {
   }
   g.column_sums = static_cast<const int32_t *>(packed);
   g.b = static_cast<const int8_t *>(packed) + p.sums_bytes();
-  const int64_t tile = TileRows_simd()(), rows = kBlockRows / tile * tile, blocks = (p.m + rows - 1) / rows;
+  const bool amx = simd::amx();
+  const int64_t tile = TileRows_simd()(), rows = amx ? kAmxBlockRows : kBlockRows / tile * tile;
+  const int64_t blocks = (p.m + rows - 1) / rows;
   const int64_t work = 2 * std::min(rows, p.m) * p.k * PanelWidth_simd()();
-  c.parallel_for(blocks * p.panels(), std::max<int64_t>(1, 500000 / std::max<int64_t>(work, 1)),
+  c.parallel_for(blocks * p.panels(), std::max<int64_t>(1, (amx ? 4000000 : 500000) / std::max<int64_t>(work, 1)),
                  [&](int64_t begin, int64_t end) {
-                   for (int64_t i = begin; i < end; ++i) {
+                   for (int64_t i = begin, last; i < end; i = last) {  // panels of one block of rows
                      const int64_t panel = i % p.panels(), m0 = i / p.panels() * rows;
-                     DotPanels_simd()(g, c.output(0).dtype(), panel, panel + 1, m0, std::min(m0 + rows, p.m));
+                     last = std::min(end, i - panel + p.panels());
+                     DotPanels_simd()(g, c.output(0).dtype(), panel, panel + last - i, m0, std::min(m0 + rows, p.m));
                    }
                  });
 }

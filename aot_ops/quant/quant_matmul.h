@@ -4,11 +4,15 @@
 #include <cstdint>
 
 #include "aot_ops/common/gemm.h"
+#include "opgraft/simd_target.h"
 
 namespace opgraft {
 
 // An optional input that others follow is left out as a tensor without elements.
 inline bool given(const Arguments &c, int i) { return c.inputs() > i && c.input(i).size() != 0; }
+
+// K of the sums of bytes, four at a time: padded with zeros, with AMX to whole tiles.
+inline int64_t dot_padded(int64_t k) { return simd::amx() ? (k + 63) / 64 * 64 : (k + 3) / 4 * 4; }
 
 // C[m, n] = (((A - zero) (B - b_zero))[m, n] + bias[n]) scale[n] a_scale token_scale[m] + offset[n]; as int32 the sum
 // and the bias.

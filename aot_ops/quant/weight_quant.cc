@@ -145,7 +145,7 @@ GemmProblem problem(const Arguments &c) {
 // pairs in each call.
 constexpr int64_t kManyRows = 64;
 bool in_pairs(const GemmProblem &p) {
-  return p.dtype == OPGRAFT_BFLOAT16 && !p.has_offset && p.m >= kManyRows && simd::bf16_dot();
+  return p.dtype == OPGRAFT_BFLOAT16 && !p.has_offset && p.m >= kManyRows && simd::bf16_pairs();
 }
 ProductKernels pair_kernels() {
   ProductKernels f = product_kernels(OPGRAFT_BFLOAT16);

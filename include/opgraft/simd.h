@@ -16,70 +16,18 @@
 //
 // The file is compiled for SSE4, AVX2 and AVX-512 (Highway's AVX3). Only Highway's headers are used:
 // the choice is made here, so that an op depends on no shared library. OPGRAFT_SIMD=SSE4|AVX2|AVX3
-// in the environment lowers the choice (tests run every target the machine has).
+// in the environment lowers the choice (tests run every target the machine has); AMX, the highest, is AVX3 and the
+// tiles of amx() where the machine has them.
 
 // --- once per compilation: the choice of target ---
 #ifndef OPGRAFT_SIMD_ONCE_H_
 #define OPGRAFT_SIMD_ONCE_H_
 
-#include <algorithm>
-#include <cstdio>
-#include <cstdlib>
 #include <cstring>
-#include <stdexcept>
-#include <string>
 #include <type_traits>
 
 #include "opgraft/half.h"
-
-namespace opgraft::simd {
-
-enum Target { kSse4 = 0, kAvx2 = 1, kAvx3 = 2 };
-
-inline int machine_target() {
-#ifdef OPGRAFT_ONE_TARGET
-  return kSse4;
-#endif
-  __builtin_cpu_init();  // checks that the OS saves the wide registers, too
-  bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
-              __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
-  bool avx3 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-              __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-              __builtin_cpu_supports("avx512cd");
-  return avx3 ? kAvx3 : avx2 ? kAvx2 : kSse4;
-}
-
-// The target in force: the machine's, or a lower one that OPGRAFT_SIMD names. Fixed at first use, which throws
-// std::invalid_argument where it names none.
-inline int target() {
-  static const int chosen = [] {
-    const int machine = machine_target();
-    const char *wanted = std::getenv("OPGRAFT_SIMD");
-    if (!wanted || !*wanted) return machine;
-    static constexpr const char *kNames[] = {"SSE4", "AVX2", "AVX3"};
-    for (int t = kSse4; t <= kAvx3; ++t)
-      if (!std::strcmp(wanted, kNames[t])) return t < machine ? t : machine;
-    throw std::invalid_argument(std::string("OPGRAFT_SIMD must be one of SSE4, AVX2, AVX3, got '") + wanted + "'");
-  }();
-  return chosen;
-}
-
-// A core of Intel's: what some kernels do with memory was measured to help there, and there alone.
-inline bool intel() { return __builtin_cpu_is("intel"); }
-
-// Products of pairs of bfloat16 are best added by AVX-512's vdpbf16ps; no target implies it. Intel's cores begin one in
-// two cycles (Emerald Rapids: 1.38e9 a second beside 5.5e9 vfmadd231ps), half of what widening and float32 make.
-inline bool bf16_dot() {
-  static const bool has = target() == kAvx3 && __builtin_cpu_supports("avx512bf16") && !intel();
-  return has;
-}
-// Dot products may use AVX-512's vpdpbusd; no target implies it.
-inline bool vnni() {
-  static const bool has = target() == kAvx3 && __builtin_cpu_supports("avx512vnni");
-  return has;
-}
-
-}  // namespace opgraft::simd
+#include "opgraft/simd_target.h"
 
 #define OPGRAFT_SIMD_CAT2(a, b) a##b
 #define OPGRAFT_SIMD_CAT(a, b) OPGRAFT_SIMD_CAT2(a, b)

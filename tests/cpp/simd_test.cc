@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <ostream>
 #include <random>
@@ -304,13 +305,27 @@ TEST_P(Simd, AStreamWritesItsElementsAndNoOthers) {
 // The choice is made once a process, so each one is looked at in a process of its own.
 TEST(SimdTargetDeathTest, TheEnvironmentLowersTheChoice) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  const std::pair<const char *, int> wanted[] = {{"SSE4", simd::kSse4}, {"AVX2", simd::kAvx2}, {"AVX3", simd::kAvx3}};
+  const std::pair<const char *, int> wanted[] = {
+      {"SSE4", simd::kSse4}, {"AVX2", simd::kAvx2}, {"AVX3", simd::kAvx3}, {"AMX", simd::kAvx3}};
   for (auto [name, target] : wanted) {
     const int expected = std::min(target, simd::machine_target());
     EXPECT_EXIT((setenv("OPGRAFT_SIMD", name, 1), std::_Exit(simd::target())), testing::ExitedWithCode(expected), "");
   }
   EXPECT_EXIT((unsetenv("OPGRAFT_SIMD"), std::_Exit(simd::target())), testing::ExitedWithCode(simd::machine_target()),
               "");
+}
+
+TEST(SimdTargetDeathTest, AmxIsUsedWhereNothingHoldsToLess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  for (const char *name : {"SSE4", "AVX2", "AVX3"})
+    EXPECT_EXIT((setenv("OPGRAFT_SIMD", name, 1), std::_Exit(simd::amx())), testing::ExitedWithCode(0), "") << name;
+  std::string flags, line;
+  for (std::ifstream cpu("/proc/cpuinfo"); std::getline(cpu, line) && flags.empty();)
+    if (line.starts_with("flags")) flags = line + " ";
+  const bool machine = simd::machine_target() == simd::kAvx3 && flags.find(" amx_tile ") != std::string::npos &&
+                       flags.find(" amx_int8 ") != std::string::npos && flags.find(" amx_bf16 ") != std::string::npos;
+  for (const char *name : {"AMX", ""})
+    EXPECT_EXIT((setenv("OPGRAFT_SIMD", name, 1), std::_Exit(simd::amx())), testing::ExitedWithCode(machine), "");
 }
 
 TEST(SimdTargetDeathTest, ANameThatIsNoTargetIsRefused) {
@@ -325,7 +340,7 @@ TEST(SimdTargetDeathTest, ANameThatIsNoTargetIsRefused) {
     }
     std::_Exit(0);
   };
-  EXPECT_EXIT(ask(), testing::ExitedWithCode(3), "OPGRAFT_SIMD must be one of SSE4, AVX2, AVX3, got 'AVX512'");
+  EXPECT_EXIT(ask(), testing::ExitedWithCode(3), "OPGRAFT_SIMD must be one of SSE4, AVX2, AVX3, AMX, got 'AVX512'");
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ constexpr Caches kSmall{32 << 10, 256 << 10, 4 << 20}, kLarge{48 << 10, 2 << 20,
 struct Machine {
   int64_t tile, panel;  // rows of a tile, columns of a panel
 };
-constexpr Machine kAvx2{6, 16}, kAvx512{12, 32};
+constexpr Machine kAvx2{6, 16}, kAvx512{12, 32}, kAmx{simd::kAmxRows, 32};
 
 Tiles choose(const Machine &on, int64_t m, int64_t n, int64_t k, const Caches &cache, int threads = 2) {
   return choose_tiles(m, n, k, on.tile, on.panel, 4, threads, cache);
@@ -48,6 +48,21 @@ TEST(Tiles, ChangeWithTheSizes) {
   EXPECT_EQ(choose(kAvx512, 2048, 2048, 2048, kSmall, 2).panels, kBlockPanels);
   EXPECT_EQ(choose(kAvx512, 96, 128, 2048, kSmall, 2).panels, 1);
   EXPECT_EQ(choose(kAvx512, 2048, 2048, 2048, kSmall, 512).panels, 1);
+}
+
+TEST(Tiles, OfAmxAreWholeAndSetUpSeldom) {
+  for (int64_t m : {1, 33, 128, 192, 193, 512, 2048})
+    for (int64_t words : {16, 256, 1024, 8192}) {
+      const Tiles t = choose(kAmx, m, 2048, words, kLarge);
+      EXPECT_EQ(t.rows % simd::kAmxRows, 0);
+      EXPECT_LE(t.rows, kAmxBlockRows);
+      EXPECT_EQ(t.kc % simd::kAmxWords, 0) << m << " " << words;
+      EXPECT_EQ(t.panels, kBlockPanels) << m << " " << words;
+    }
+  EXPECT_EQ(choose(kAmx, 193, 2048, 256, kLarge).rows, 128) << "193 rows in two blocks of about the same size";
+  EXPECT_EQ(choose(kAmx, 128, 2048, 384, kLarge).rows, 128) << "B comes once";
+  EXPECT_LT(choose(kAmx, 2048, 2048, 8192, kLarge).kc, 8192);
+  EXPECT_EQ(choose(kAmx, 64, 64, 256, kLarge).panels, 1) << "every thread gets its part";
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-"""The SIMD targets of include/opgraft/simd.h that the machine has; a test file under another one than is in force."""
+"""The SIMD targets of include/opgraft/simd_target.h that the machine has; a test file under another than in force."""
 
 import os
 import pathlib
@@ -9,7 +9,9 @@ import pytest
 
 # What the CPU must have for them.
 AVX2 = {"avx2", "fma", "f16c", "bmi1", "bmi2"}
-TARGETS = {"SSE4": {"sse4_2"}, "AVX2": AVX2, "AVX3": AVX2 | {f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd")}}
+AVX3 = AVX2 | {f"avx512{x}" for x in ("f", "bw", "dq", "vl", "cd")}
+AMX = AVX3 | {"avx512_vnni", "avx512_bf16", "amx_tile", "amx_int8", "amx_bf16"}
+TARGETS = {"SSE4": {"sse4_2"}, "AVX2": AVX2, "AVX3": AVX3, "AMX": AMX}
 
 
 def machine_flags():
@@ -25,7 +27,7 @@ def machine_targets():
 
 
 IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what this process runs
-VNNI = IN_FORCE == "AVX3" and "avx512_vnni" in machine_flags()  # bytes are multiplied four at a time
+VNNI = IN_FORCE in ("AVX3", "AMX") and "avx512_vnni" in machine_flags()  # bytes are multiplied four at a time
 every_other_target = pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
 
 

@@ -9,17 +9,16 @@ import subprocess
 import sys
 
 import pytest
+from targets import TARGETS, machine_flags
 
 HERE = pathlib.Path(__file__).resolve().parent
 LIBRARY = HERE.parents[1] / "build" / "tests" / "denormals.so"
-SIMD = {"SSE4": set(), "AVX2": {"avx2", "fma"}, "AVX3": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}}
-FLAGS = set(pathlib.Path("/proc/cpuinfo").read_text().partition("flags")[2].partition("\n")[0].split())
 
 
 @pytest.mark.skipif(not LIBRARY.exists(), reason="it needs a build of the C++ tests")
-@pytest.mark.parametrize("simd", SIMD)
+@pytest.mark.parametrize("simd", TARGETS)
 def test_what_memory_holds_is_not_computed_with(simd):
-    if not SIMD[simd] <= FLAGS:
+    if not TARGETS[simd] <= machine_flags():
         pytest.skip(f"this machine has no {simd}")
     done = subprocess.run(
         [sys.executable, "-W", "ignore", str(HERE / "denormals.py"), str(LIBRARY)], capture_output=True, text=True,

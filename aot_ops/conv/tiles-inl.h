@@ -1,0 +1,182 @@
+// Per SIMD target: the convolution of bfloat16 by AMX's tiles. Weights are rows of output channels, each with its
+// C * kH * kW numbers in their order and zeros up to words() pairs; what the pixels of a band see is columns of such
+// pairs, a row for each word.
+#include "conv.h"
+
+#if defined(OPGRAFT_CONV_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_CONV_TILES_INL_H_
+#undef OPGRAFT_CONV_TILES_INL_H_
+#else
+#define OPGRAFT_CONV_TILES_INL_H_
+#endif
+
+#include "aot_ops/common/amx-inl.h"
+#include "fill-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+// dst[i] = from[i * stride]; reads nothing behind the last of them.
+HWY_INLINE void SpreadHalves(const uint16_t *from, int64_t stride, int64_t n, uint16_t *dst) {
+  const hn::ScalableTag<uint32_t> d32;
+  const hn::Rebind<uint16_t, decltype(d32)> d16;
+  int64_t i = 0;
+  if (stride == 1) {
+    for (; i + kLanes <= n; i += kLanes) hn::StoreU(hn::LoadU(d16, from + i), d16, dst + i);
+    if (i < n) StoreBitsN(LoadBitsN(d16, from + i, size_t(n - i)), d16, dst + i, size_t(n - i));
+  } else if (stride == 2) {  // the lower halves of words, of which the last may end behind x
+    for (; i + kLanes < n; i += kLanes)
+      hn::StoreU(hn::TruncateTo(d16, hn::LoadU(d32, reinterpret_cast<const uint32_t *>(from + 2 * i))), d16, dst + i);
+    const auto rest = size_t(n - 1 - i);
+    const auto words = hn::MaskedLoad(hn::FirstN(d32, rest), d32, reinterpret_cast<const uint32_t *>(from + 2 * i));
+    StoreBitsN(hn::TruncateTo(d16, words), d16, dst + i, rest);
+    dst[n - 1] = from[2 * (n - 1)];
+  } else {
+    for (; i < n; ++i) dst[i] = from[i * stride];
+  }
+}
+
+// Pixels of y: `n` from column j on in each of `rows` rows from i on, whole rows where there are several.
+struct Block {
+  int64_t i, rows, j, n;
+};
+
+// The rows of x that a block sees, with their padding and by phase (every stride-th column), for every channel. The
+// element (k, l) of the window of the block's pixel (r, q) then lies at(k, l) + r * stride rows + q behind the
+// channel's first.
+struct HalfLines {
+  int64_t line, row, channel;  // numbers of a phase, of a row, of a channel
+  HWY_INLINE HalfLines(const Conv &g, const Block &b)
+      : line(half_line(g, b.n)), row(line * g.phases()), channel(row * half_rows(g, b.rows)) {}
+  HWY_INLINE int64_t at(const Conv &g, int64_t k, int64_t l) const {
+    const int64_t column = l * g.w.dilation;
+    return k * g.h.dilation * row + column % g.w.stride * line + column / g.w.stride;
+  }
+};
+HWY_INLINE void FillHalves(const Conv &g, const uint16_t *x, const Block &b, const HalfLines &lines, uint16_t *dst) {
+  const int64_t plane = g.h.in * g.w.in, rows = half_rows(g, b.rows), n = b.n + (g.w.span() - 1) / g.w.stride;
+  for (int64_t c = 0; c < g.channels / g.groups; ++c, x += plane)
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = g.h.at(b.i, 0) + r;
+      for (int64_t q = 0; q < g.phases(); ++q, dst += lines.line) {
+        Window w = g.w;  // of one element, from column q on
+        w.before -= q;
+        int64_t first = n, last = n;
+        if (row >= 0 && row < g.h.in) Inside(w, b.j, 0, n, &first, &last);
+        std::fill_n(dst, first, uint16_t(0));
+        if (first < last) SpreadHalves(x + row * g.w.in + w.at(b.j + first, 0), w.stride, last - first, dst + first);
+        std::fill_n(dst + last, n - last, uint16_t(0));
+      }
+    }
+}
+
+// to[i] = lower[i] | upper[i] << 16, or lower[i], for i < n, and whole vectors behind these.
+template <bool kBoth>
+HWY_INLINE void PairHalves(const uint16_t *lower, const uint16_t *upper, int64_t n, uint32_t *to) {
+  const hn::ScalableTag<uint32_t> d32;
+  const hn::Rebind<uint16_t, decltype(d32)> d16;
+  for (int64_t i = 0; i < n; i += kLanes) {
+    auto words = hn::PromoteTo(d32, hn::LoadU(d16, lower + i));
+    if (kBoth) words = hn::Or(words, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, upper + i))));
+    hn::StoreU(words, d32, to + i);
+  }
+}
+
+// The columns of a block, `ld` words from one row to the next. What vectors reach behind a row's last pixel is
+// written over by what comes next; behind the band's last one there is room.
+HWY_INLINE void FillWords(const Conv &g, const uint16_t *x, const Block &b, uint16_t *halves, uint32_t *dst,
+                          int64_t ld) {
+  const HalfLines lines(g, b);
+  FillHalves(g, x, b, lines, halves);
+  int64_t c = 0, k = 0, l = 0;
+  const auto next = [&]() HWY_ATTR -> const uint16_t * {
+    if (c == g.channels / g.groups) return nullptr;
+    const uint16_t *from = halves + c * lines.channel + lines.at(g, k, l);
+    if (++l == g.w.kernel) l = 0, ++k;
+    if (k == g.h.kernel) k = 0, ++c;
+    return from;
+  };
+  for (int64_t w = 0; w < g.words(); ++w, dst += ld) {
+    const uint16_t *lower = next(), *upper = next();
+    if (!lower) {
+      std::fill_n(dst, b.rows * b.n, 0u);
+      continue;
+    }
+    for (int64_t r = 0; r < b.rows; ++r) {
+      const int64_t from = r * g.h.stride * lines.row;
+      if (upper) PairHalves<true>(lower + from, upper + from, b.n, dst + r * b.n);
+      else PairHalves<false>(lower + from, nullptr, b.n, dst + r * b.n);
+    }
+  }
+}
+
+// The columns of the pixels [p0, p1) of y: whole rows together, parts of rows alone.
+HWY_INLINE void FillColumnsOfWords(const Conv &g, const uint16_t *x, int64_t p0, int64_t p1, uint16_t *halves,
+                                   uint32_t *dst) {
+  for (int64_t p = p0; p < p1;) {
+    Block b{p / g.w.out, 1, p % g.w.out, std::min(g.w.out - p % g.w.out, p1 - p)};
+    if (b.n == g.w.out) b.rows = (p1 - p) / g.w.out;
+    FillWords(g, x, b, halves, dst + p - p0, g.cut.stride);
+    p += b.rows * b.n;
+  }
+}
+
+// n neighbouring pixels of y, from `at` on, of each of `rows` output channels from o on, of their sums.
+HWY_INLINE void PutTiles(const Conv &g, int64_t o, int64_t rows, const float *sums, int64_t at, int64_t n) {
+  const hn::ScalableTag<float> d;
+  if (n < kPanel || g.residual) {
+    for (int64_t r = 0; r < rows; ++r)
+      Finish<false, ::opgraft::bfloat16>(g, o + r, sums + r * kPanel, at + r * g.pixels(), n);
+    return;
+  }
+  const ConvBounds bounds = BoundsOf(g.activation);
+  auto *y = static_cast<uint16_t *>(g.y) + at;
+  for (int64_t r = 0; r < rows; ++r, sums += kPanel, y += g.pixels()) {
+    const auto scale = hn::Set(d, g.scale[o + r]), shift = hn::Set(d, g.shift[o + r]);
+    const auto lower = Clamp(d, bounds, hn::MulAdd(hn::Load(d, sums), scale, shift));
+    const auto upper = Clamp(d, bounds, hn::MulAdd(hn::Load(d, sums + kLanes), scale, shift));
+    hn::StoreU(RoundToPairs(lower, upper), d, reinterpret_cast<float *>(y));
+  }
+}
+#endif
+
+// Units of work as GeneralUnits has them. A thread's scratch holds columns of words, then the rows they are made
+// of.
+inline void TileUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+#if HWY_TARGET == HWY_AVX3
+  static_assert(kPanel == ::opgraft::simd::kAmxRows);
+  HWY_ALIGN float sums[kPanel * kPanel];
+  const ConvCut &c = g.cut;
+  const int64_t m = g.m(), words = g.words(), ld = odd_lines(words), panels = (m + kPanel - 1) / kPanel;
+  const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in;
+  int64_t *held = reinterpret_cast<int64_t *>(scratch);
+  float *columns = scratch + scratch_head(c);
+  auto *halves = reinterpret_cast<uint16_t *>(columns + words * c.stride);
+  AmxTiles tiles;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const int64_t part = unit % c.parts, band = unit / c.parts, group = band / c.bands % g.groups;
+    const int64_t image = band / c.bands / g.groups;
+    int64_t first, last;
+    band_of(c, band % c.bands, &first, &last);
+    if (*held != band) {
+      const auto *x = static_cast<const uint16_t *>(g.x) + (image * g.channels + group * each) * plane;
+      FillColumnsOfWords(g, x, first, last, halves, reinterpret_cast<uint32_t *>(columns));
+      *held = band;
+    }
+    const int64_t end_row = std::min(m, (part + 1) * panels / c.parts * kPanel);
+    for (int64_t row = part * panels / c.parts * kPanel; row < end_row; row += kPanel) {
+      const int64_t o = group * m + row, rows = std::min(kPanel, m - row);
+      for (int64_t q = first; q < last; q += kPanel) {
+        tiles.Multiply<false>(rows, {g.packed + o * ld, ld * 4}, {columns + q - first, c.stride * 4}, words, {},
+                              {sums, kPanel * 4});
+        PutTiles(g, o, rows, sums, (image * g.outputs + o) * g.pixels() + q, std::min(kPanel, last - q));
+      }
+    }
+  }
+#endif
+}
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif

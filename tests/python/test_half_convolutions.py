@@ -1,0 +1,87 @@
+"""Convolutions of bfloat16 that AMX multiplies where the machine has it, at sizes that end anywhere within its tiles:
+against NumPy in float64."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+from conftest import tables
+from opgraft import _core
+from targets import every_other_target, run_again
+
+CONV = next(module for folder, module in tables() if folder == "conv")
+BF16 = ml_dtypes.bfloat16
+
+
+def tensors(seed, *shapes):
+    rng = np.random.default_rng(seed)
+    return [rng.standard_normal(shape).astype(BF16) for shape in shapes]
+
+
+def check(x, w, *more, op="Conv2D", **attrs):
+    """Products of bfloat16 are exact; sums are of float32, and the result rounds once."""
+    got = _core.run_op(_core.resolve(op), [x, w, *more], attrs)[0].astype(np.float64)
+    wide = [a.astype(np.float64) for a in (x, w, *more)]
+    want = CONV.REFERENCE[op](*wide, **attrs)
+    sizes = [abs(a) for a in wide]
+    most = CONV.REFERENCE[op](*sizes, **attrs | {"activation": "none"} if more else attrs)
+    assert (abs(got - want) <= w[0].size * 2.0**-23 * most + 2.0**-8 * abs(want)).all()
+    return got
+
+
+@pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), ((1, 2), 1), (3, 1), (1, 2), (2, (3, 1))])
+@pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (7, 7), (2, 5)])
+@pytest.mark.parametrize("channels, outputs, group", [(3, 16, 1), (33, 65, 1), (64, 32, 1), (10, 36, 2)])
+def test_windows(stride, dilation, kernel, channels, outputs, group):
+    attrs = {"stride": CONV.pair(stride), "dilation": CONV.pair(dilation), "group": group}
+    for size in ((19, 21), (20, 6), (1, 40)):
+        for mode in ({"pad_mode": "same"}, {"pad_mode": "pad", "pad": [2, 6, 7, 1]}):
+            x, w = tensors(channels, (2, channels, *size), (outputs, channels // group, *kernel))
+            padded = np.array(size) + ((8, 8) if "pad" in mode else (0, 0))
+            if (padded <= (np.array(kernel) - 1) * CONV.pair(dilation)).any() and "pad" in mode:
+                continue  # no window fits
+            check(x, w, **attrs, **mode)
+
+
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (1, 1000), (3, 700), (1000, 1), (9, 31), (9, 32), (9, 33), (40, 112)])
+def test_sizes(size):
+    """Bands of parts of a row, of whole rows, and of more than a row."""
+    for kernel, channels in ((1, 40), (3, 24), (3, 70)):
+        check(*tensors(kernel, (1, channels, *size), (48, channels, kernel, kernel)), pad_mode="same")
+
+
+@pytest.mark.parametrize("activation", ["none", "relu", "relu6"])
+def test_what_follows(activation):
+    x, w, bias, residual = tensors(5, (2, 24, 9, 31), (70, 24, 3, 3), (70,), (2, 70, 9, 31))
+    for more in ((bias,), (bias, residual)):
+        y = check(x, w, *more, op="FusedConv2D", pad_mode="same", activation=activation)
+        assert activation == "none" or y.min() == 0
+
+
+def test_what_is_not_finite_stays_where_it_is_seen():
+    x, w = tensors(6, (1, 17, 8, 37), (20, 17, 3, 3))
+    attrs = {"pad_mode": "same"}
+    clean = check(x, w, **attrs)
+    x[0, 3, 4, 5], x[0, 16, 7, 36] = np.inf, np.nan
+    y = _core.run_op(_core.resolve("Conv2D"), [x, w], attrs)[0].astype(np.float64)
+    seen = np.zeros(y.shape, bool)
+    seen[:, :, 3:6, 4:7] = seen[:, :, 6:8, 35:37] = True
+    assert not np.isfinite(y[seen]).any()
+    np.testing.assert_array_equal(y[~seen], clean[~seen])
+
+
+def test_the_number_of_threads_changes_no_bit():
+    x, w = tensors(7, (2, 40, 30, 45), (80, 40, 3, 3))
+    try:
+        found = []
+        for threads in (1, 2, 3):
+            _core.set_threads(threads)
+            found.append(_core.run_op(_core.resolve("Conv2D"), [x, w], {"pad_mode": "same"})[0].astype(np.float32))
+        for y in found[1:]:
+            np.testing.assert_array_equal(y, found[0])
+    finally:
+        _core.set_threads(0)
+
+
+@every_other_target
+def test_every_target_does_so(target):
+    assert " passed" in run_again(__file__, target)
