@@ -298,6 +298,18 @@ template <class T> void Widen(const MatrixRef &a, int64_t k, int64_t m0, int64_t
          ld);
 }
 
+// to[i] = lower[i] | upper[i] << 16, or lower[i], for i < n, and whole vectors behind these.
+template <bool kBoth>
+HWY_INLINE void PairHalves(const uint16_t *lower, const uint16_t *upper, int64_t n, uint32_t *to) {
+  const hn::ScalableTag<uint32_t> d32;
+  const hn::Rebind<uint16_t, decltype(d32)> d16;
+  for (int64_t i = 0; i < n; i += kPanel / 2) {
+    auto words = hn::PromoteTo(d32, hn::LoadU(d16, lower + i));
+    if (kBoth) words = hn::Or(words, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, upper + i))));
+    hn::StoreU(words, d32, to + i);
+  }
+}
+
 // `rows` rows of A[m, k] of bfloat16 as words of two, `ld` words apart; what lies behind the last one is 0.
 inline void PairRows(const MatrixRef &a, int64_t k, int64_t rows, float *dst, int64_t ld) {
   const auto *x = static_cast<const uint16_t *>(a.data);

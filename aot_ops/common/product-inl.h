@@ -315,6 +315,24 @@ void PackInto(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, 
 // The bits of a bfloat16; of a byte, which it holds exactly.
 inline uint16_t Bits16(uint16_t bits) { return bits; }
 inline uint16_t Bits16(int8_t v) { return uint16_t(std::bit_cast<uint32_t>(float(v)) >> 16); }
+
+// `rows` rows of a panel in pairs where these are vectors of two rows, or words that lie down the columns; else false.
+inline bool PackWords(const MatrixRef &b, const uint16_t *src, int64_t rows, int64_t width, uint32_t *to) {
+  if (b.column_stride == 1 && width == kPanel) {
+    for (int64_t i = 0; i < rows; i += 2, src += 2 * b.row_stride, to += kPanel) {
+      __builtin_prefetch(src + 16 * b.row_stride);  // rows are far from one another
+      __builtin_prefetch(src + 17 * b.row_stride);
+      if (i + 1 < rows) PairHalves<true>(src, src + b.row_stride, kPanel, to);
+      else PairHalves<false>(src, nullptr, kPanel, to);
+    }
+    return true;
+  }
+  if (b.row_stride != 1 || b.column_stride % 2 || rows % 2 || reinterpret_cast<uintptr_t>(src) % 4) return false;
+  if (width < kPanel) std::fill_n(to, rows / 2 * kPanel, 0u);
+  Turn<false>(reinterpret_cast<const uint32_t *>(src), b.column_stride / 2, to, kPanel, rows / 2, width, rows / 2);
+  return true;
+}
+
 // The same in pairs of rows, of bfloat16 (as uint16_t) or of bytes; k0 is even, and what lies behind k is 0.
 template <class T> void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int64_t p0, int64_t p1, int64_t k0,
                                   int64_t k1, Bf16Pair *dst) {
@@ -327,6 +345,10 @@ template <class T> void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int6
     for (int64_t p = p0; p < p1; ++p) {
       const int64_t column = p * kPanel, width = std::min(n - column, kPanel);
       const T *src = data + from * b.row_stride + column * b.column_stride;
+      Bf16Pair *to = dst + column * steps + from / 2 * kPanel;
+      if constexpr (sizeof(T) == 2) {
+        if (PackWords(b, src, rows, width, &to->both)) continue;
+      }
       if (width < kPanel || rows < kRows) std::memset(block, 0, sizeof block);
       if (b.column_stride == 1) {
         for (int64_t i = 0; i < rows; ++i) {
@@ -339,7 +361,6 @@ template <class T> void PackPairs(const MatrixRef &b, int64_t k, int64_t n, int6
         for (int64_t j = 0; j < width; ++j)
           for (int64_t i = 0; i < rows; ++i) block[i][j] = Bits16(src[i * b.row_stride + j * b.column_stride]);
       }
-      Bf16Pair *to = dst + column * steps + from / 2 * kPanel;
       for (int64_t i = 0; i < rows; i += 2)
         for (int64_t j = 0; j < kPanel; ++j)
           to[i / 2 * kPanel + j].both = block[i][j] | uint32_t(block[i + 1][j]) << 16;

@@ -294,7 +294,8 @@ template <Form form> void Kernel(Context &c) {
   }
   // About 10 µs of work: a core makes some 20 products a nanosecond, depthwise and next to nothing beside, 5, AMX 150.
   const double products = double(g.pixels()) * double(g.outputs) * double(g.batch) * double(g.k()) / double(count);
-  const int64_t grain = std::max<int64_t>(1, int64_t((g.tiles ? 1500000 : g.depthwise() ? 50000 : 200000) / std::max(1.0, products)));
+  const double worth = g.tiles ? 1500000 : g.depthwise() ? 50000 : 200000;
+  const int64_t grain = std::max<int64_t>(1, int64_t(worth / std::max(1.0, products)));
   c.parallel_for(count, grain, [&](int64_t begin, int64_t end, int worker) {
     (g.winograd ? winograd_run : g.depthwise() ? depthwise_run : general_run)(g, begin, end, scratch + worker * each);
   });

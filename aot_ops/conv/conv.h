@@ -49,7 +49,8 @@ struct Conv {
   bool winograd = false;                           // which is that of Winograd's tiles
   bool past = false;   // results of the general kernel go past the caches, where these are whole vectors of pixels
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
-  bool tiles = false;  // bfloat16 that AMX multiplies: weights are rows of words(), by output channel
+  // bfloat16 that AMX multiplies: weights are rows of words(), by output channel; NHWC: panels of so many steps.
+  bool tiles = false;
   ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }

@@ -76,7 +76,7 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   if (c.source == ConvSource::kInPlace || g.tiles) c.stride += kConvLine;
   if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
   const int64_t two = g.pairs ? 2 * (c.source == ConvSource::kPadded ? 1 : g.taps()) : 0;  // channels, to be paired
-  const int64_t more = g.tiles ? half_floats(g, rows) : two * c.stride;
+  const int64_t more = !g.tiles ? two * c.stride : g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
 }
 
@@ -143,17 +143,17 @@ ConvCut cut_rows(const Conv &g) {
 
 }  // namespace
 
-// AMX's tiles have 32 rows, here of output channels, and 32 numbers in a row; NHWC has its channels side by side. All
-// of x that a window spans is held.
+// AMX's tiles have 32 rows and columns, of output channels and pixels, and 32 numbers in a row. All of x that a window
+// spans is held.
 bool in_tiles(const Conv &g) {
   const auto dense = [](const Window &w) { return w.span() <= 64 && w.stride <= 4; };
-  return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && !g.nhwc && g.m() >= 16 && g.k() >= 32 && dense(g.h) &&
-         dense(g.w);
+  return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && g.m() >= 16 && g.k() >= 32 && dense(g.h) && dense(g.w);
 }
 bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
 
 int64_t general_packed_floats(const Conv &g) {
-  return g.tiles ? g.outputs * odd_lines(g.words()) : g.groups * packed_floats(g.steps(), g.m());
+  if (g.tiles && !g.nhwc) return g.outputs * odd_lines(g.words());
+  return g.groups * packed_floats(g.tiles ? g.words() : g.steps(), g.m());
 }
 
 // Weights of `outputs` as words of two channels, [O, C / 2, kH, kW].
@@ -180,12 +180,11 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
     const int64_t group = unit / panels, first = unit % panels * width, outputs = std::min(width, m - first);
     const char *from = static_cast<const char *>(g.weight) + (group * m + first) * k * element;
     if (g.tiles) {  // rows of words, as the numbers lie, and zeros
-      const int64_t ld = odd_lines(g.words());
-      auto *row = reinterpret_cast<uint32_t *>(dst) + (group * m + first) * ld;
-      for (int64_t o = 0; o < outputs; ++o, row += ld) {
-        std::fill_n(row, ld, 0u);
-        std::memcpy(row, from + o * k * element, size_t(k * element));
-      }
+      const int64_t ld = g.nhwc ? g.words() : odd_lines(g.words());
+      float *row = g.nhwc ? turned.data() : dst + (group * m + first) * ld;
+      std::fill_n(row, outputs * ld, 0.0f);
+      for (int64_t o = 0; o < outputs; ++o) std::memcpy(row + o * ld, from + o * k * element, size_t(k * element));
+      if (g.nhwc) words.pack({row, 1, ld}, ld, outputs, 0, 1, dst + group * packed_floats(ld, m) + first * ld);
       continue;
     }
     float *to = dst + group * packed_floats(g.steps(), m) + first * g.steps();
@@ -228,11 +227,11 @@ void general_plan(Conv &g) {
     if (first || cost < least) least = cost, best = c;
   };
   for (const bool pixel_lanes : {true, false}) {
-    if (g.nhwc && pixel_lanes) continue;
     if (g.tiles) {
-      if (pixel_lanes) consider(ConvSource::kColumns, true);
-      continue;
+      consider(ConvSource::kColumns, true);
+      break;
     }
+    if (g.nhwc && pixel_lanes) continue;
     // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.
     const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);

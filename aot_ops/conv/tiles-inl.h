@@ -1,6 +1,6 @@
-// Per SIMD target: the convolution of bfloat16 by AMX's tiles. Weights are rows of output channels, each with its
+// Per SIMD target: the convolution of bfloat16 by AMX's tiles. NCHW: weights are rows of output channels, each with its
 // C * kH * kW numbers in their order and zeros up to words() pairs; what the pixels of a band see is columns of such
-// pairs, a row for each word.
+// pairs, a row for each word. NHWC: what a pixel sees is a row of numbers and zeros, the weights are panels of pairs.
 #include "conv.h"
 
 #if defined(OPGRAFT_CONV_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -71,18 +71,6 @@ HWY_INLINE void FillHalves(const Conv &g, const uint16_t *x, const Block &b, con
     }
 }
 
-// to[i] = lower[i] | upper[i] << 16, or lower[i], for i < n, and whole vectors behind these.
-template <bool kBoth>
-HWY_INLINE void PairHalves(const uint16_t *lower, const uint16_t *upper, int64_t n, uint32_t *to) {
-  const hn::ScalableTag<uint32_t> d32;
-  const hn::Rebind<uint16_t, decltype(d32)> d16;
-  for (int64_t i = 0; i < n; i += kLanes) {
-    auto words = hn::PromoteTo(d32, hn::LoadU(d16, lower + i));
-    if (kBoth) words = hn::Or(words, hn::ShiftLeft<16>(hn::PromoteTo(d32, hn::LoadU(d16, upper + i))));
-    hn::StoreU(words, d32, to + i);
-  }
-}
-
 // The columns of a block, `ld` words from one row to the next. What vectors reach behind a row's last pixel is
 // written over by what comes next; behind the band's last one there is room.
 HWY_INLINE void FillWords(const Conv &g, const uint16_t *x, const Block &b, uint16_t *halves, uint32_t *dst,
@@ -139,39 +127,98 @@ HWY_INLINE void PutTiles(const Conv &g, int64_t o, int64_t rows, const float *su
     hn::StoreU(RoundToPairs(lower, upper), d, reinterpret_cast<float *>(y));
   }
 }
+
+// What the pixels [p0, p1) of y see, NHWC: a row of words() pairs for each, `ld` numbers apart.
+HWY_INLINE void FillRowsOfWords(const Conv &g, const uint16_t *x, int64_t p0, int64_t p1, uint16_t *dst, int64_t ld) {
+  const int64_t each = g.channels / g.groups, wide = g.w.kernel * each;
+  const bool together = g.groups == 1 && g.w.dilation == 1;  // elements of a window's row lie side by side
+  for (int64_t p = p0; p < p1; ++p, dst += ld) {
+    const int64_t i = p / g.w.out, j = p % g.w.out;
+    int64_t first, last;
+    elements_in(g.w, j, &first, &last);
+    uint16_t *to = dst;
+    for (int64_t k = 0; k < g.h.kernel; ++k, to += wide) {
+      const int64_t row = g.h.at(i, k);
+      if (row < 0 || row >= g.h.in || first >= last) {
+        std::fill_n(to, wide, uint16_t(0));
+        continue;
+      }
+      const uint16_t *from = x + (row * g.w.in + g.w.at(j, first)) * g.channels;
+      std::fill_n(to, first * each, uint16_t(0));
+      if (together) SpreadHalves(from, 1, (last - first) * each, to + first * each);
+      else
+        for (int64_t l = first; l < last; ++l)
+          SpreadHalves(from + (l - first) * g.w.dilation * g.channels, 1, each, to + l * each);
+      std::fill_n(to + last * each, wide - last * each, uint16_t(0));
+    }
+    std::fill_n(to, 2 * g.words() - g.k(), uint16_t(0));
+  }
+}
 #endif
 
-// Units of work as GeneralUnits has them. A thread's scratch holds columns of words, then the rows they are made
-// of.
+#if HWY_TARGET == HWY_AVX3
+// Output channels [row, row + rows) of a group, from o on of all, at the pixels [first, last) of an image.
+struct TilePart {
+  int64_t image, row, rows, o, first, last;
+};
+// NCHW, of columns of words.
+HWY_INLINE void ChannelTiles(const Conv &g, const TilePart &t, const float *columns, AmxTiles &tiles) {
+  HWY_ALIGN float sums[kPanel * kPanel];
+  const int64_t ld = odd_lines(g.words());
+  for (int64_t q = t.first; q < t.last; q += kPanel) {
+    tiles.Multiply<false>(t.rows, {g.packed + t.o * ld, ld * 4}, {columns + q - t.first, g.cut.stride * 4}, g.words(),
+                          {}, {sums, kPanel * 4});
+    PutTiles(g, t.o, t.rows, sums, (t.image * g.outputs + t.o) * g.pixels() + q, std::min(kPanel, t.last - q));
+  }
+}
+// NHWC, of rows of words.
+HWY_INLINE void PixelTiles(const Conv &g, const TilePart &t, AmxRows pixels, AmxTiles &tiles) {
+  HWY_ALIGN float sums[kPanel * kPanel];
+  const int64_t m = g.m(), panels = (m + kPanel - 1) / kPanel;
+  const float *panel = g.packed + ((t.o / m) * panels * kPanel + t.row) * g.words();
+  for (int64_t q = t.first; q < t.last; q += kPanel) {
+    const int64_t n = std::min(kPanel, t.last - q);
+    const AmxRows a{static_cast<const char *>(pixels.at) + (q - t.first) * pixels.apart, pixels.apart};
+    tiles.Multiply<false>(n, a, {panel, kPanelRow}, g.words(), {}, {sums, kPanel * 4});
+    for (int64_t r = 0; r < n; ++r)
+      Finish<true, ::opgraft::bfloat16>(g, t.o, sums + r * kPanel, (t.image * g.pixels() + q + r) * g.outputs + t.o,
+                                        t.rows);
+  }
+}
+#endif
+
+// Units of work as GeneralUnits has them. A thread's scratch holds columns of words, then the rows they are made of, or
+// rows of words.
 inline void TileUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
 #if HWY_TARGET == HWY_AVX3
   static_assert(kPanel == ::opgraft::simd::kAmxRows);
-  HWY_ALIGN float sums[kPanel * kPanel];
   const ConvCut &c = g.cut;
-  const int64_t m = g.m(), words = g.words(), ld = odd_lines(words), panels = (m + kPanel - 1) / kPanel;
+  const int64_t m = g.m(), ld = odd_lines(g.words()), panels = (m + kPanel - 1) / kPanel;
   const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in;
+  const bool in_place = g.nhwc && g.flat() && 2 * g.words() == g.k() && g.channels % 1024;  // not in one set of L1
   int64_t *held = reinterpret_cast<int64_t *>(scratch);
-  float *columns = scratch + scratch_head(c);
-  auto *halves = reinterpret_cast<uint16_t *>(columns + words * c.stride);
+  float *filled = scratch + scratch_head(c);
   AmxTiles tiles;
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t part = unit % c.parts, band = unit / c.parts, group = band / c.bands % g.groups;
     const int64_t image = band / c.bands / g.groups;
     int64_t first, last;
     band_of(c, band % c.bands, &first, &last);
-    if (*held != band) {
-      const auto *x = static_cast<const uint16_t *>(g.x) + (image * g.channels + group * each) * plane;
-      FillColumnsOfWords(g, x, first, last, halves, reinterpret_cast<uint32_t *>(columns));
+    const int64_t at = image * g.channels * plane + group * each * (g.nhwc ? 1 : plane);
+    const auto *x = static_cast<const uint16_t *>(g.x) + at;
+    if (*held != band && !in_place) {
+      auto *words = reinterpret_cast<uint32_t *>(filled);
+      auto *halves = reinterpret_cast<uint16_t *>(filled);
+      if (g.nhwc) FillRowsOfWords(g, x, first, last, halves, 2 * ld);
+      else FillColumnsOfWords(g, x, first, last, halves + 2 * g.words() * c.stride, words);
       *held = band;
     }
     const int64_t end_row = std::min(m, (part + 1) * panels / c.parts * kPanel);
     for (int64_t row = part * panels / c.parts * kPanel; row < end_row; row += kPanel) {
-      const int64_t o = group * m + row, rows = std::min(kPanel, m - row);
-      for (int64_t q = first; q < last; q += kPanel) {
-        tiles.Multiply<false>(rows, {g.packed + o * ld, ld * 4}, {columns + q - first, c.stride * 4}, words, {},
-                              {sums, kPanel * 4});
-        PutTiles(g, o, rows, sums, (image * g.outputs + o) * g.pixels() + q, std::min(kPanel, last - q));
-      }
+      const TilePart t{image, row, std::min(kPanel, m - row), group * m + row, first, last};
+      if (!g.nhwc) ChannelTiles(g, t, filled, tiles);
+      else if (in_place) PixelTiles(g, t, {x + first * g.channels, g.channels * 2}, tiles);
+      else PixelTiles(g, t, {filled, ld * 4}, tiles);
     }
   }
 #endif

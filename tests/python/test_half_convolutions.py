@@ -17,8 +17,14 @@ def tensors(seed, *shapes):
     return [rng.standard_normal(shape).astype(BF16) for shape in shapes]
 
 
+LAYOUT = pytest.mark.parametrize("layout", ["NCHW", "NHWC"])
+
+
 def check(x, w, *more, op="Conv2D", **attrs):
-    """Products of bfloat16 are exact; sums are of float32, and the result rounds once."""
+    """Products of bfloat16 are exact; sums are of float32, and the result rounds once. Given as NCHW, whatever the
+    format."""
+    if attrs.get("format") == "NHWC":
+        x, w, *more = (np.ascontiguousarray(np.moveaxis(a, 1, -1)) if a.ndim == 4 else a for a in (x, w, *more))
     got = _core.run_op(_core.resolve(op), [x, w, *more], attrs)[0].astype(np.float64)
     wide = [a.astype(np.float64) for a in (x, w, *more)]
     want = CONV.REFERENCE[op](*wide, **attrs)
@@ -28,11 +34,12 @@ def check(x, w, *more, op="Conv2D", **attrs):
     return got
 
 
+@LAYOUT
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), ((1, 2), 1), (3, 1), (1, 2), (2, (3, 1))])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (7, 7), (2, 5)])
 @pytest.mark.parametrize("channels, outputs, group", [(3, 16, 1), (33, 65, 1), (64, 32, 1), (10, 36, 2)])
-def test_windows(stride, dilation, kernel, channels, outputs, group):
-    attrs = {"stride": CONV.pair(stride), "dilation": CONV.pair(dilation), "group": group}
+def test_windows(stride, dilation, kernel, channels, outputs, group, layout):
+    attrs = {"format": layout, "stride": CONV.pair(stride), "dilation": CONV.pair(dilation), "group": group}
     for size in ((19, 21), (20, 6), (1, 40)):
         for mode in ({"pad_mode": "same"}, {"pad_mode": "pad", "pad": [2, 6, 7, 1]}):
             x, w = tensors(channels, (2, channels, *size), (outputs, channels // group, *kernel))
@@ -42,18 +49,20 @@ def test_windows(stride, dilation, kernel, channels, outputs, group):
             check(x, w, **attrs, **mode)
 
 
+@LAYOUT
 @pytest.mark.parametrize("size", [(1, 1), (2, 3), (1, 1000), (3, 700), (1000, 1), (9, 31), (9, 32), (9, 33), (40, 112)])
-def test_sizes(size):
+def test_sizes(size, layout):
     """Bands of parts of a row, of whole rows, and of more than a row."""
-    for kernel, channels in ((1, 40), (3, 24), (3, 70)):
-        check(*tensors(kernel, (1, channels, *size), (48, channels, kernel, kernel)), pad_mode="same")
+    for kernel, channels in ((1, 40), (1, 64), (1, 1024), (3, 24), (3, 70)):
+        check(*tensors(kernel, (1, channels, *size), (48, channels, kernel, kernel)), pad_mode="same", format=layout)
 
 
+@LAYOUT
 @pytest.mark.parametrize("activation", ["none", "relu", "relu6"])
-def test_what_follows(activation):
+def test_what_follows(activation, layout):
     x, w, bias, residual = tensors(5, (2, 24, 9, 31), (70, 24, 3, 3), (70,), (2, 70, 9, 31))
     for more in ((bias,), (bias, residual)):
-        y = check(x, w, *more, op="FusedConv2D", pad_mode="same", activation=activation)
+        y = check(x, w, *more, op="FusedConv2D", pad_mode="same", activation=activation, format=layout)
         assert activation == "none" or y.min() == 0
 
 

@@ -10,8 +10,8 @@ from targets import every_other_target, run_again
 STEPS = [1, 2, 31, 32, 33, 64, 95, 130]
 
 
-def product(a, b):
-    return _core.run_op(_core.resolve("MatMul"), [a, b], {"transpose_a": False, "transpose_b": False})[0]
+def product(a, b, turned=False):
+    return _core.run_op(_core.resolve("MatMul"), [a, b], {"transpose_a": False, "transpose_b": turned})[0]
 
 
 def bound(a, b):
@@ -29,6 +29,17 @@ def test_bfloat16(k, n):
     want, most = a.astype(np.float64) @ b.astype(np.float64), bound(a, b)
     for m in [*range(1, 70), 191, 193, 225]:
         assert (abs(product(a[:m], b).astype(np.float64) - want[:m]) <= most[:m]).all(), m
+
+
+@pytest.mark.parametrize("k", [33, 34, 64, 130])
+@pytest.mark.parametrize("n", [1, 31, 32, 100])
+def test_a_matrix_that_lies_turned_gives_the_same_bits(k, n):
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((40, k), (k, n)))
+    odd = np.empty(b.size + 1, b.dtype)[1:].reshape(n, k)  # at an odd number
+    odd[:] = b.T
+    for turned in (np.ascontiguousarray(b.T), odd):
+        np.testing.assert_array_equal(product(a, turned, True).view(np.uint16), product(a, b).view(np.uint16))
 
 
 @pytest.mark.parametrize("k", [33, 64, 95])
