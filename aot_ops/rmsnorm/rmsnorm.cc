@@ -81,9 +81,9 @@ template <class T, class G> void RowsOf(const RmsNormRows &g, int64_t begin, int
   if (RowsInVector::several(g.n)) {
     const RowsInVector in(g.n);
     ShortRowsOf<T, G>(g, begin, end, &in);
-  } else if (rows_together(g.n) > 1 && !g.past) {
+  } else if (rows_together(g.n) > 1) {
     ShortRowsOf<T, G>(g, begin, end, nullptr);
-  } else {  // past the caches, too: the next row comes meanwhile
+  } else {
     for (int64_t r = begin; r < end; ++r) {
       const T *x = NormalisedRows<T>(g, r, 1);
       ByScale<T, G>(g, r, x, InverseRms(x, g.n, g.epsilon));
