@@ -134,8 +134,8 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
   }
 }
 
-// The same behind tiles of B. Sums of pairs, in which a denormal number counts as 0, are rounded by the machine where
-// nothing but a bias follows.
+// Epilogue of sums that rows of B's type made, kPanel apart. Sums of pairs, in which a denormal number counts as 0, are
+// rounded by the machine where nothing but a bias follows.
 template <class T, class B> HWY_INLINE void Follow(const GemmTile &g, const float *acc, int64_t row, int64_t rows,
                                                    int64_t column, int64_t width, bool biased) {
 #if HWY_TARGET == HWY_AVX3
