@@ -1,5 +1,5 @@
 // Products of tiles by Intel's AMX, of words: pairs of bfloat16, as in the panels of gemm-inl.h and a convolution's
-// columns, or fours of bytes, as in dot-inl.h's. Compiled for AVX-512 and called where simd::amx() says so.
+// columns, or fours of bytes, as in dot-inl.h's. Compiled for AVX-512 and called where simd::by_amx says so.
 #include <cstdint>
 
 #if defined(OPGRAFT_AMX_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -15,9 +15,6 @@ HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
-// With so few rows tiles are no faster than vectors.
-constexpr int64_t kFewRows = 2;
-
 // As assembly, as in simd.h; the compiler knows nothing of the tiles and keeps nothing in them.
 #define OPGRAFT_AMX_LOAD(tile, from, stride) \
   asm volatile("tileloadd (%0,%1,1), %%tmm" #tile : : "r"(from), "r"(stride) : "memory")

@@ -100,7 +100,7 @@ struct SkinnyUnits {
 };
 
 inline Tiles tiles_of(const GemmProblem &p, int64_t n, const ProductKernels &f, int threads) {
-  const int64_t rows = p.pairs && simd::amx() ? simd::kAmxRows : TileRows_simd()();
+  const int64_t rows = p.pairs && simd::by_amx(p.m) ? simd::kAmxRows : TileRows_simd()();
   return choose_tiles(p.m, n, p.steps(), rows, PanelWidth_simd()(), f.element, threads);
 }
 // Of as many rows as the tiles have, which follow from p.m.
@@ -127,7 +127,8 @@ inline GemmTile first_tile(const GemmProblem &p, const float *a, const void *b, 
 // each for all rows.
 struct PackedUnits {
   Tiles t;
-  int64_t m, k, panels, blocks, groups, stripes, flops;  // flops: of some 4 us of one core
+  int64_t m, k, panels, blocks, groups, stripes;
+  bool amx;
   PackedUnits(const GemmProblem &p, const Tiles &t, int64_t stripes_ = 1)
       : t(t),
         m(p.m),
@@ -136,11 +137,12 @@ struct PackedUnits {
         blocks((p.m + t.rows - 1) / t.rows),
         groups((panels + t.panels - 1) / t.panels),
         stripes(std::min(stripes_, groups)),
-        flops(p.pairs && simd::amx() ? 1600000 : 200000) {}
+        amx(p.pairs && simd::by_amx(p.m)) {}
   int64_t count() const { return blocks * groups; }
   // About 4 us of work are worth a hand-over to another thread.
   int64_t grain() const {
-    const int64_t unit = 2 * std::min(t.rows, m) * k * PanelWidth_simd()() * t.panels;
+    const int64_t rows = std::min(t.rows, amx ? std::max(m, simd::kAmxRows) : m), flops = amx ? 1600000 : 200000;
+    const int64_t unit = 2 * rows * k * PanelWidth_simd()() * t.panels;
     const int64_t least = std::max<int64_t>(1, flops / std::max<int64_t>(unit, 1));
     // One of about 6 us stays whole: another thread would save no more than it costs.
     return count() * unit < 3 * flops ? std::max(least, count()) : least;

@@ -245,7 +245,7 @@ HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, 
   };
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<B, Bf16Pair>) {
-    if (m1 - m0 > kFewRows && ::opgraft::simd::amx()) return with(TilesOfRows());
+    if (::opgraft::simd::by_amx(m1 - m0)) return with(TilesOfRows());
   }
 #endif
   with(VectorsOfRows());

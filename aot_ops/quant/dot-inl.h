@@ -121,7 +121,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
   const bool vnni = ::opgraft::simd::vnni();
 #if HWY_TARGET == HWY_AVX3
   AmxTiles tiles;
-  const bool amx = m1 - m0 > kFewRows && ::opgraft::simd::amx();
+  const bool amx = ::opgraft::simd::by_amx(m1 - m0);
 #else
   constexpr bool amx = false;
 #endif

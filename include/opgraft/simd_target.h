@@ -77,6 +77,10 @@ inline bool amx() {
   return has;
 }
 
+// Whether so many rows are multiplied by AMX: a tile takes as long for one row as for 16, and one or two wait for
+// memory whatever multiplies them.
+inline bool by_amx(int64_t rows) { return rows > 2 && amx(); }
+
 // Whether products of bfloat16 are made of pairs, and the words that pairs of k numbers fill: whole tiles with AMX.
 inline bool bf16_pairs() { return bf16_dot() || amx(); }
 constexpr int64_t kAmxWords = 16, kAmxRows = 32;  // of a row, and rows, that are multiplied at a time
