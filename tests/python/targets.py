@@ -28,7 +28,10 @@ def machine_targets():
 
 IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what this process runs
 VNNI = IN_FORCE in ("AVX3", "AMX") and "avx512_vnni" in machine_flags()  # bytes are multiplied four at a time
-every_other_target = pytest.mark.parametrize("target", [t for t in machine_targets() if t != IN_FORCE])
+OTHERS = [t for t in machine_targets() if t != IN_FORCE]
+# AMX is AVX3's kernels but for the products of halves and of bytes, for which there is every_other_product.
+every_other_product = pytest.mark.parametrize("target", OTHERS)
+every_other_target = pytest.mark.parametrize("target", [t for t in OTHERS if {t, IN_FORCE} != {"AVX3", "AMX"}])
 
 
 def run_again(file, target, select="not every"):

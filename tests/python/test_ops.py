@@ -5,7 +5,7 @@ import opgraft
 import pytest
 from conftest import make_input, tables
 from opgraft import Parameter, Tensor, _core, nn, ops
-from targets import every_other_target, run_again
+from targets import IN_FORCE, every_other_product, every_other_target, run_again
 
 CASES = [(folder, m, c) for folder, m in tables() for c in m.CASES]
 REFUSED = [c for _, m in tables() for c in getattr(m, "REFUSED", [])]
@@ -124,6 +124,16 @@ def test_every_target(target):
     """The cases again under another SIMD target."""
     text = run_again(__file__, target, "test_case")
     assert f"{len(CASES)} passed" in text, text[-1000:]
+
+
+@every_other_product
+def test_products_with_amx_and_without(target):
+    if {target, IN_FORCE} != {"AVX3", "AMX"}:
+        pytest.skip("they are among the cases that run under every other target")
+    names = ("MatMul", "Dense", "Conv2D"), ("bfloat16", "int8")
+    text = run_again(__file__, target, "test_case and " + " and ".join(f"({' or '.join(n)})" for n in names))
+    count = sum(all(any(w.lower() in _id(c).lower() for w in n) for n in names) for _, _, c in CASES)
+    assert f"{count} passed" in text and count > 1000, text[-1000:]
 
 
 @pytest.mark.parametrize("case", REFUSED, ids=[_id(c) for c in REFUSED])
