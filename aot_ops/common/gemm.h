@@ -32,6 +32,8 @@ inline double activate(Activation a, double x) {
 // A unit of work: the most rows of A that stay in L2, and the most panels whose sums do. 48 KiB of sums with AVX-512.
 // AMX multiplies so much faster that B, which comes anew for every block, is to come for more rows.
 constexpr int64_t kBlockRows = 96, kBlockPanels = 4, kAmxBlockRows = 192, kMostBlockRows = kAmxBlockRows;
+constexpr int64_t kAmxGain =
+    8;  // products of AMX in the time of one of vectors, roughly: for what work is worth sharing
 // So few rows that B is better read where it lies, and their sums, 64 KiB of columns at a time.
 constexpr int64_t kSkinnyRows = 16, kSkinnyFloats = 16384;
 

@@ -141,7 +141,7 @@ struct PackedUnits {
   int64_t count() const { return blocks * groups; }
   // About 4 us of work are worth a hand-over to another thread.
   int64_t grain() const {
-    const int64_t rows = std::min(t.rows, amx ? std::max(m, simd::kAmxRows) : m), flops = amx ? 1600000 : 200000;
+    const int64_t rows = std::min(t.rows, amx ? std::max(m, simd::kAmxRows) : m), flops = 200000 * (amx ? kAmxGain : 1);
     const int64_t unit = 2 * rows * k * PanelWidth_simd()() * t.panels;
     const int64_t least = std::max<int64_t>(1, flops / std::max<int64_t>(unit, 1));
     // One of about 6 us stays whole: another thread would save no more than it costs.

@@ -108,9 +108,6 @@ template <class T> HWY_NOINLINE void Epilogue(const GemmTile &g, const float *ac
       case Activation::kGelu: return ActivateRows<Activation::kGelu>(acc, ld, c, g.ldc, rows);
       case Activation::kGeluTanh: return ActivateRows<Activation::kGeluTanh>(acc, ld, c, g.ldc, rows);
       case Activation::kSilu: return ActivateRows<Activation::kSilu>(acc, ld, c, g.ldc, rows);
-      case Activation::kNone:
-        if (!g.residual) return ActivateRows<Activation::kNone>(acc, ld, c, g.ldc, rows);
-        break;
       default: break;
     }
   }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include "aot_ops/common/gemm.h"
 #include "aot_ops/common/scratch.h"
 #include "aot_ops/common/spread.h"
 #include "aot_ops/common/streams.h"
@@ -292,9 +293,9 @@ template <Form form> void Kernel(Context &c) {
     const int64_t none = -1;
     std::memcpy(scratch + i * each, &none, sizeof none);
   }
-  // About 10 µs of work: a core makes some 20 products a nanosecond, depthwise and next to nothing beside, 5, AMX 150.
+  // About 10 µs of work: a core makes some 20 products a nanosecond, depthwise and next to nothing beside, 5.
   const double products = double(g.pixels()) * double(g.outputs) * double(g.batch) * double(g.k()) / double(count);
-  const double worth = g.tiles ? 1500000 : g.depthwise() ? 50000 : 200000;
+  const double worth = g.depthwise() ? 50000 : 200000.0 * (g.tiles ? kAmxGain : 1);
   const int64_t grain = std::max<int64_t>(1, int64_t(worth / std::max(1.0, products)));
   c.parallel_for(count, grain, [&](int64_t begin, int64_t end, int worker) {
     (g.winograd ? winograd_run : g.depthwise() ? depthwise_run : general_run)(g, begin, end, scratch + worker * each);

@@ -226,12 +226,9 @@ void general_plan(Conv &g) {
     if (padded && (double(c.scratch) > 4 * kMostScratch && double(c.line) > 2.0 * double(g.w.out))) return;
     if (first || cost < least) least = cost, best = c;
   };
+  if (g.tiles) consider(ConvSource::kColumns, true);
   for (const bool pixel_lanes : {true, false}) {
-    if (g.tiles) {
-      consider(ConvSource::kColumns, true);
-      break;
-    }
-    if (g.nhwc && pixel_lanes) continue;
+    if (g.tiles || (g.nhwc && pixel_lanes)) continue;
     // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.
     const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);

@@ -185,7 +185,7 @@ void Kernel(Context &c) {
   const int64_t tile = TileRows_simd()(), rows = amx ? kAmxBlockRows : kBlockRows / tile * tile;
   const int64_t blocks = (p.m + rows - 1) / rows;
   const int64_t work = 2 * std::min(rows, amx ? std::max(p.m, simd::kAmxRows) : p.m) * p.k * PanelWidth_simd()();
-  c.parallel_for(blocks * p.panels(), std::max<int64_t>(1, (amx ? 4000000 : 500000) / std::max<int64_t>(work, 1)),
+  c.parallel_for(blocks * p.panels(), std::max<int64_t>(1, 500000 * (amx ? kAmxGain : 1) / std::max<int64_t>(work, 1)),
                  [&](int64_t begin, int64_t end) {
                    for (int64_t i = begin, last; i < end; i = last) {  // panels of one block of rows
                      const int64_t panel = i % p.panels(), m0 = i / p.panels() * rows;

@@ -29,9 +29,16 @@ def machine_targets():
 IN_FORCE = os.environ.get("OPGRAFT_SIMD") or (machine_targets() or [None])[-1]  # what this process runs
 VNNI = IN_FORCE in ("AVX3", "AMX") and "avx512_vnni" in machine_flags()  # bytes are multiplied four at a time
 OTHERS = [t for t in machine_targets() if t != IN_FORCE]
-# AMX is AVX3's kernels but for the products of halves and of bytes, for which there is every_other_product.
-every_other_product = pytest.mark.parametrize("target", OTHERS)
-every_other_target = pytest.mark.parametrize("target", [t for t in OTHERS if {t, IN_FORCE} != {"AVX3", "AMX"}])
+every_other_target = pytest.mark.parametrize("target", OTHERS)
+
+
+def differs_in_products(target):
+    """Whether the target has the kernels of the one in force but for products of bfloat16 and of bytes."""
+    return {target, IN_FORCE} == {"AVX3", "AMX"}
+
+
+# For operators without such products.
+every_other_kernel = pytest.mark.parametrize("target", [t for t in OTHERS if not differs_in_products(t)])
 
 
 def run_again(file, target, select="not every"):

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from opgraft import _core
-from targets import every_other_target, run_again
+from targets import every_other_kernel, run_again
 
 DTYPES = {"float32": (np.float32, 1e-5), "bfloat16": (ml_dtypes.bfloat16, 2.0**-7)}
 # Down to where an activation's exponential is no normal number of float32; from -88.03 on it is 0.
@@ -168,7 +168,7 @@ def test_infinite_gradient_of_a_norm(op):
             of_one_kind(*both(op, gradients(op, dy, x, gamma, np.float32)), 1e-3, 1e-4)
 
 
-@every_other_target
+@every_other_kernel
 def test_every_target(target):
     """Again under another SIMD target."""
     run_again(__file__, target)

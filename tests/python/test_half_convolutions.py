@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from conftest import tables
 from opgraft import _core
-from targets import every_other_product, run_again
+from targets import every_other_target, run_again
 
 CONV = next(module for folder, module in tables() if folder == "conv")
 BF16 = ml_dtypes.bfloat16
@@ -91,6 +91,6 @@ def test_the_number_of_threads_changes_no_bit():
         _core.set_threads(0)
 
 
-@every_other_product
+@every_other_target
 def test_every_target_does_so(target):
     assert " passed" in run_again(__file__, target)

@@ -6,7 +6,7 @@ import opgraft
 import pytest
 from compare import close
 from opgraft import Tensor, _core, nn, ops, rewrite
-from targets import every_other_target, run_again
+from targets import every_other_kernel, run_again
 
 SHAPE = (2, 5, 9, 7)
 
@@ -95,7 +95,7 @@ def test_means_of_three_columns_at_every_width(kernel, stride, same):
         np.testing.assert_array_equal(np.isposinf(got), np.isposinf(want))
 
 
-@every_other_target
+@every_other_kernel
 def test_every_target_makes_them(target):
     run_again(__file__, target, "three_columns")
 

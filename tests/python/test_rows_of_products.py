@@ -5,7 +5,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from opgraft import _core
-from targets import every_other_product, run_again
+from targets import every_other_target, run_again
 
 STEPS = [1, 2, 31, 32, 33, 64, 95, 130]
 
@@ -73,6 +73,6 @@ def test_bytes(k, unsigned):
         np.testing.assert_array_equal(got, want[:m])
 
 
-@every_other_product
+@every_other_target
 def test_every_target_multiplies_so(target):
     assert " passed" in run_again(__file__, target)

@@ -7,7 +7,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from opgraft import _core
-from targets import every_other_target, run_again
+from targets import every_other_kernel, run_again
 
 # A rounding to the type, and of float32 what n additions and an exponential lose (aot_ops/*/cases.py).
 DTYPES = {
@@ -153,7 +153,7 @@ def test_softmax_of_long_rows(n, dtype):
     check("ScaledMaskedSoftmax", [x, mask], {"scale": 0.5}, DTYPES[dtype][1])
 
 
-@every_other_target
+@every_other_kernel
 def test_every_target(target):
     """Again under another SIMD target."""
     run_again(__file__, target)
