@@ -56,7 +56,7 @@ static std::vector<std::pair<std::string, std::shared_ptr<const Pattern>>> patte
   return out;
 }
 
-std::vector<Rule> rules_of(const Registry &registry) {
+static std::vector<Rule> read_rules(const Registry &registry) {
   // Rules over primitives first, then those over other ops of ours, and larger patterns before smaller
   // ones, so that a fused op is built up from what is already fused; but a rule for constants of a kind, as sparse
   // ones, which hold for few graphs and gain more there, before all of its level. Before all of them those that merely
@@ -121,6 +121,21 @@ std::vector<Rule> rules_of(const Registry &registry) {
   std::vector<Rule> out;
   for (auto &s : all) out.push_back(std::move(s.rule));
   return out;
+}
+
+std::vector<Rule> rules_of(const Registry &registry) {
+  // Thousands of spellings take a tenth of a second to read: kept for as long as the operators stay the same.
+  static std::mutex mutex;
+  static std::vector<std::weak_ptr<const Op>> known;
+  static std::vector<Rule> rules;
+  const auto ops = registry.list();
+  std::lock_guard lock(mutex);
+  const auto same = [](auto &a, auto &b) { return a.lock() == b; };
+  if (rules.empty() || !std::equal(known.begin(), known.end(), ops.begin(), ops.end(), same)) {
+    rules = read_rules(registry);
+    known.assign(ops.begin(), ops.end());
+  }
+  return rules;
 }
 
 Check examine_replaces(const std::filesystem::path &file, const Registry &registry) {
