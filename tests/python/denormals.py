@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import opgraft
 from conftest import make_input, tables
+from kernels import Held
 from opgraft import Tensor, _core
-from test_ops import Held
 
 SMALLEST = 1  # the bits of the smallest denormal float32; its halves are 0 and the smallest denormal half
 
