@@ -312,7 +312,10 @@ namespace {
 
 std::vector<char> bytes_of(const std::filesystem::path &file) {
   std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), {}};
+  std::vector<char> bytes, block(1 << 16);
+  while (in.read(block.data(), std::streamsize(block.size())), in.gcount() > 0)
+    bytes.insert(bytes.end(), block.begin(), block.begin() + in.gcount());
+  return bytes;
 }
 
 }  // namespace
