@@ -10,6 +10,7 @@ of each, and the ratio of opgraft's minimum to the best peer's.
 import argparse
 import fnmatch
 import json
+import math
 import os
 import pathlib
 import signal
@@ -36,9 +37,17 @@ class Effort:
     peer: float  # seconds a peer may take for its turns of a row, but one call is always made
     row: float  # seconds for all turns of a row: then no further round begins
     patience: float  # where a first call is like any other and takes longer than this, it is the figure
+    whole: float = math.inf  # seconds for all rows: where they would take longer the rounds become fewer, to three
+
+    def paced(self, done, left, spent):
+        """The effort of the next row, after `done` rows that took `spent` seconds, with `left` to come."""
+        if not done or spent / done * left <= self.whole - spent:
+            return self
+        affordable = max(self.whole - spent, 0.0) / (spent / done * left)
+        return replace(self, rounds=min(self.rounds, max(3, int(self.rounds * affordable))))
 
 
-FULL, QUICK = Effort(8, 0.025, 0.8, 6.0, 2.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
+FULL, QUICK = Effort(8, 0.025, 0.8, 6.0, 2.0, 570.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
 INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 # What holds the programs to less than the machine has; ONNX Runtime knows no such thing. NumPy's names are
 # those of the pinned version.
@@ -152,7 +161,8 @@ def measure(chosen, peers, effort, result, keep=lambda: None):
                 spent = time.monotonic() - begin
                 left = f", about {spent / k * (len(chosen) - k):.0f} s left" if k else ""
                 print(f"[{k + 1}/{len(chosen)}, {spent:.0f} s{left}] {row.name}", file=sys.stderr, flush=True)
-                figures, traffic = measure_row(row, peers, folder, effort, table.get(row.against))
+                paced = effort.paced(k, len(chosen) - k, spent)
+                figures, traffic = measure_row(row, peers, folder, paced, table.get(row.against))
                 result["rows"][row.name] = summary = report.summary(row, figures, traffic)
                 result["ratios"] |= {f"{row.name} / {p}": ratio for p, ratio in summary["by peer"].items()}
                 keep()
@@ -187,7 +197,10 @@ def main():
     parser.add_argument("--threads", type=int, default=min(2, os.cpu_count() or 1), help="of each peer (default 2)")
     parser.add_argument("--simd", choices=SIMD, default="best", help="hold all but ONNX Runtime, which cannot be")
     parser.add_argument(
-        "--rounds", type=int, help=f"turns of every peer in a row (default {FULL.rounds}, --quick {QUICK.rounds})"
+        "--rounds",
+        type=int,
+        help=f"turns of every peer in a row (default {FULL.rounds}, fewer where all rows would take more than "
+        f"{FULL.whole:.0f} s; --quick {QUICK.rounds})",
     )
     parser.add_argument("--install", action="store_true", help="install the peers that are missing")
     parser.add_argument("--list", action="store_true", help="name the rows and stop")
@@ -208,7 +221,8 @@ def main():
         return 0
     pythons = environments.find(args.peers or PEERS, args.install)
     effort = QUICK if args.quick else FULL
-    effort = replace(effort, rounds=args.rounds or effort.rounds)
+    if args.rounds:
+        effort = replace(effort, rounds=args.rounds, whole=math.inf)
     os.environ |= SIMD[args.simd]
     result = {"machine": machine.describe(args.threads), "threads": args.threads, "rounds": effort.rounds, "peers": {},
               "rows": {}, "ratios": {}}  # fmt: skip

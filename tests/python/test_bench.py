@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import pathlib
 import subprocess
@@ -206,6 +207,16 @@ def test_a_slow_peer_takes_fewer_turns_and_a_row_has_a_budget(tmp_path):
     peers = [Scripted("opgraft", 1e-3), Scripted("numpy", 1e-3)]
     operators.measure_row(small(), peers, tmp_path, dataclasses.replace(effort, row=0.0))
     assert [p.turns for p in peers] == [1, 1]  # every peer has its turn
+
+
+def test_rows_have_fewer_rounds_where_all_would_take_too_long():
+    effort = operators.Effort(rounds=8, turn=0.025, peer=0.8, row=6.0, patience=2.0, whole=100.0)
+    rounds = lambda *pace: effort.paced(*pace).rounds  # noqa: E731
+    assert rounds(0, 10, 0.0) == 8  # nothing is known
+    assert rounds(10, 10, 50.0) == 8 and rounds(10, 10, 20.0) == 8
+    assert rounds(10, 10, 60.0) == 5  # 40 s for what would take 60
+    assert rounds(10, 10, 90.0) == 3 and rounds(10, 10, 200.0) == 3
+    assert dataclasses.replace(effort, whole=math.inf).paced(10, 10, 1e6).rounds == 8
 
 
 def test_a_row_that_is_compared_with_another_takes_turns_with_it(tmp_path):
