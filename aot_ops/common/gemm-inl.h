@@ -316,9 +316,10 @@ inline void PairRows(const MatrixRef &a, int64_t k, int64_t rows, float *dst, in
   auto *y = reinterpret_cast<uint16_t *>(dst);
   const bool turned = a.column_stride != 1;
   if (turned) Turn<false>(x, a.column_stride, y, 2 * ld, rows, k, rows);
+  const size_t behind = size_t(2 * ::opgraft::simd::pair_words(k) - k) * 2;
   for (int64_t i = 0; i < rows; ++i) {
     if (!turned) std::memcpy(y + i * 2 * ld, x + i * a.row_stride, size_t(k) * 2);
-    for (int64_t j = k; j < 2 * ::opgraft::simd::pair_words(k); ++j) y[i * 2 * ld + j] = 0;
+    std::memset(y + i * 2 * ld + k, 0, behind);
   }
 }
 

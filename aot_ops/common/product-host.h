@@ -168,7 +168,7 @@ struct PackedUnits {
 // (0.95 to 1.00).
 inline int64_t stripes_of(const GemmProblem &p, const ProductKernels &f, int threads) {
   if (p.batch != 1) return 1;
-  const bool narrow = p.n < kOwnColumns * threads && p.m >= 2 * threads * kBlockRows;
+  const bool narrow = p.n < own_columns(p) * threads && p.m >= 2 * threads * kBlockRows;
   if (narrow && (p.copies_a() || p.n * int64_t(dtype_size(p.dtype)) % 64)) return 1;
   const uint64_t bytes = 4 * uint64_t(p.m * p.k + p.m * p.n) + packed_bytes(p, f);
   if (bytes < own_caches(threads)) return threads;

@@ -36,8 +36,12 @@ inline const float *float_rows(Context &c, const GemmProblem &p, void *to) {
   return static_cast<const float *>(to);
 }
 
-// Columns of a thread from which on it pays to copy A for it alone.
-constexpr int64_t kOwnColumns = 64;
+// Columns of a thread from which on it pays to copy A for it alone: more where a row is one tile of AMX's, padded, so
+// that copying takes as long as multiplying (700x1 by 1x300 0.75 of the time; from 64 steps on 1.0 to 1.5).
+inline int64_t own_columns(const GemmProblem &p) {
+  const bool one_tile = p.pairs && simd::by_amx(p.m) && p.steps() == simd::kAmxWords;
+  return 64 * (one_tile ? kAmxGain : 1);
+}
 
 // Where rows of A are copied. Each thread copies the block that it is at: all of A passes through each, and what
 // another has written comes more slowly than it is copied anew, from another L3 above all. Where so many threads would
@@ -54,7 +58,7 @@ struct OwnRows {
     if (!p.copies_a() || p.has_offset || p.a_count != p.batch || threads > processors) return;
     const uint64_t all = uint64_t(each * (threads ? threads : processors)),
                    most = std::max<uint64_t>(4 * floats, 1 << 20);
-    own = all <= most && p.n >= kOwnColumns * threads;
+    own = all <= most && p.n >= own_columns(p) * threads;
     if (own || !threads) floats = std::max(floats, std::min(all, most));
   }
 };
