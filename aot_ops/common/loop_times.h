@@ -21,6 +21,7 @@ class LoopTimes {
   static constexpr int kSlots = 1024;
   static constexpr int64_t kLong = 1'000'000;  // from here on the pace is good enough, and a trial too dear
   static constexpr int64_t kSpan = 1 << 18;    // 0.26 ms, or eight loops
+  static constexpr int64_t kBrief = 3'000;     // asking for the time twice takes 0.15 µs and more
   // From above: 36 bits of key, 4 of how often it was measured, 24 of time.
   struct alignas(32) Slot {
     std::atomic<uint64_t> alone{0}, shared{0};  // until the next loop
@@ -50,6 +51,12 @@ class LoopTimes {
     if (one_of_64 == 0 || (one_of_64 < 8 && (s.count < kSure || level))) return ideal;
     // What brings less than a tenth of its time is not worth the other core.
     return s.count < kFew ? ideal : a.count < kFew / 2 ? 0 : a.ns - a.ns / 10 - s.ns;
+  }
+
+  // Whether it is short, and known to gain nothing: asking for the time takes a tenth of it.
+  bool settled() const {
+    const Time a = read(slot_->alone), s = read(slot_->shared), length = read(slot_->length);
+    return length.ns < kBrief && a.count >= kSure && s.count >= kFew && a.ns - a.ns / 10 <= s.ns;
   }
 
   // What it takes on one thread; less than 0: not known.

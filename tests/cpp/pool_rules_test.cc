@@ -99,6 +99,22 @@ TEST(PoolLoopTimes, ALoopThatIsSlowerSharedRunsAloneButForTrials) {
   EXPECT_GT(LoopTimesOf20us(12'000, 1'100'000, 1'000'000).gains(), 240)
       << "a run with a long pause behind it does not count";
 }
+TEST(PoolLoopTimes, AShortLoopThatGainsNothingIsSettled) {
+  const auto settled = [](int64_t alone, int64_t shared, int runs, int trials) {
+    LoopTimes::Slot slots[LoopTimes::kSlots];
+    LoopTimes loop(slots, slots, 0, 1000, 10);
+    for (int i = 0; i < runs; ++i) loop.ran(false, 0, alone, alone);
+    for (int i = 0; i < trials; ++i) loop.ran(true, 0, shared, shared);
+    return loop.settled();
+  };
+  EXPECT_TRUE(settled(2000, 2500, 20, 8));
+  EXPECT_TRUE(settled(2000, 1900, 20, 8)) << "less than a tenth is not worth the other core";
+  EXPECT_FALSE(settled(2000, 1500, 20, 8));
+  EXPECT_FALSE(settled(20'000, 25'000, 20, 8)) << "asking for the time is little beside it";
+  EXPECT_FALSE(settled(2000, 2500, 8, 8)) << "not sure yet";
+  EXPECT_FALSE(settled(2000, 2500, 20, 2)) << "not tried often enough";
+  EXPECT_FALSE(settled(2000, 2500, 0, 0));
+}
 TEST(PoolLoopTimes, ALoopThatMetANeighbourInItsFirstRunsIsSharedSoon) {
   constexpr int64_t kSpan = opgraft::LoopTimes::kSpan;
   int loops = 0, shared = 0;
