@@ -62,7 +62,7 @@ struct Ran {
 };
 thread_local std::optional<Ran> previous;
 
-// One in 16, and none of them every time where several loops follow each other.
+// Of 16 calls about one, at random: where a program's loops take turns it is none of them each time.
 bool one_of_16() {
   static thread_local uint32_t dice = 1;
   return (dice = dice * 747796405u + 2891336453u) >> 28 == 0;
