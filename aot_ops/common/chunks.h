@@ -13,6 +13,12 @@ class Chunks {
  public:
   static constexpr int64_t kEach = 4, kFiner = 2;
 
+  // Whether [0, n) is one chunk, however many threads there are.
+  static bool uncut(int64_t n, int64_t grain) {
+    grain = std::max<int64_t>(grain, 1);
+    return n - grain < grain - grain / 2;
+  }
+
   Chunks() = default;
   Chunks(int64_t n, int64_t grain, int64_t threads, int64_t shares, bool fine) : n_(n) {
     grain = std::max<int64_t>(grain, 1);

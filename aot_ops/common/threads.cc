@@ -195,7 +195,7 @@ struct Pool {
   void loop(uint64_t sizes, int64_t total, int64_t grain, void (*f)(void *, int64_t, int64_t, int32_t), void *a) {
     int32_t threads = wanted.load(std::memory_order_relaxed);
     if (answered && answered < threads) threads = answered;
-    if (threads < 2 || total <= grain) return f(a, 0, total, 0);
+    if (threads < 2 || opgraft::Chunks::uncut(total, grain)) return f(a, 0, total, 0);
     const int32_t others = callers.fetch_add(1);
     share(sizes, total, grain, f, a, std::min(threads, wanted.load(std::memory_order_relaxed) - others), others > 0);
     callers.fetch_sub(1);

@@ -277,6 +277,15 @@ TEST(PoolChunks, EveryIndexIsInOneChunkAndNoneIsBelowTwoThirdsOfTheGrain) {
           ASSERT_EQ(at, n);
         }
 }
+TEST(PoolChunks, WhatMakesOneChunkIsKnownBefore) {
+  for (int64_t grain : {0, 1, 2, 3, 7, 8192})
+    for (int64_t n : {0, 1, 2, 3, 4, 5, 8, 10, 11, 8192, 12287, 12288, 12289, 100'000})
+      for (int64_t threads : {2, 3, 16})
+        for (int64_t shares : {int64_t(1), threads}) {
+          const Chunks cut(n, grain, threads, shares, true);
+          EXPECT_EQ(Chunks::uncut(n, grain), cut.shares() * cut.count() == 1) << n << " by " << grain;
+        }
+}
 TEST(PoolChunks, AShareOfLongWorkEndsInSmallChunks) {
   const Chunks all(3200, 1, 2, 1, true), halves(3200, 1, 2, 2, true);
   const auto sizes = [](const Chunks &cut, int64_t share) {
