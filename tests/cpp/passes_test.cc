@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "engine_test_util.h"
 #include "infer/passes/pattern.h"
 #include "infer/passes/proof.h"
@@ -17,6 +19,26 @@ std::vector<Rule> swiglu_rules() {
   for (auto &r : rules_of(ops()))
     if (r.op.rfind("SwiGLU@", 0) == 0) out.push_back(r);
   return out;
+}
+
+// What is kept of the last call belongs to the operators that there were.
+TEST(Passes, AnOperatorThatComesBringsItsRules) {
+  const auto names = [](const std::vector<Rule> &rules) {
+    std::set<std::string> out;
+    for (auto &r : rules) out.insert(r.name.substr(0, r.name.find('@')));
+    return out;
+  };
+  Registry registry;
+  EXPECT_TRUE(rules_of(registry).empty());
+  registry.load(OPGRAFT_OPS_DIR "/sepia.so");
+  const auto before = rules_of(registry), again = rules_of(registry);
+  EXPECT_TRUE(names(before).count("Sepia"));
+  ASSERT_EQ(before.size(), again.size());
+  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i].parsed, again[i].parsed);
+  registry.load(OPGRAFT_OPS_DIR "/swiglu.so");
+  EXPECT_TRUE(names(rules_of(registry)).count("SwiGLU"));
+  EXPECT_TRUE(names(rules_of(registry)).count("Sepia"));
+  EXPECT_GT(rules_of(ops()).size(), rules_of(registry).size());
 }
 
 TEST(Passes, FoldComputesWhatIsConstant) {

@@ -2,8 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include <set>
-
 #include "engine_test_util.h"
 #include "infer/passes/passes.h"
 
@@ -13,26 +11,6 @@ using namespace test;
 using namespace passes;
 
 TEST(Pattern, EveryRegisteredPatternParses) { EXPECT_FALSE(rules_of(ops()).empty()); }
-
-// What is kept of the last call belongs to the operators that there were.
-TEST(Pattern, AnOperatorThatComesBringsItsRules) {
-  const auto names = [](const std::vector<Rule> &rules) {
-    std::set<std::string> out;
-    for (auto &r : rules) out.insert(r.name.substr(0, r.name.find('@')));
-    return out;
-  };
-  Registry registry;
-  EXPECT_TRUE(rules_of(registry).empty());
-  registry.load(OPGRAFT_OPS_DIR "/sepia.so");
-  const auto before = rules_of(registry), again = rules_of(registry);
-  EXPECT_TRUE(names(before).count("Sepia"));
-  ASSERT_EQ(before.size(), again.size());
-  for (size_t i = 0; i < before.size(); ++i) EXPECT_EQ(before[i].parsed, again[i].parsed);
-  registry.load(OPGRAFT_OPS_DIR "/swiglu.so");
-  EXPECT_TRUE(names(rules_of(registry)).count("SwiGLU"));
-  EXPECT_TRUE(names(rules_of(registry)).count("Sepia"));
-  EXPECT_GT(rules_of(ops()).size(), rules_of(registry).size());
-}
 
 // Names that nothing takes up would match anything and be dropped; the message tells what they can be.
 TEST(Pattern, WhatAnOpCannotBeMadeOfIsRefused) {

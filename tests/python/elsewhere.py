@@ -2,13 +2,12 @@
 
 import functools
 import os
-import pathlib
 import pickle
 import subprocess
 import sys
 import traceback
 
-from targets import OTHERS
+from targets import OTHERS, held_to
 
 
 class Elsewhere:
@@ -22,11 +21,9 @@ class Elsewhere:
         if self.begun:  # what a test that failed did not take
             self._answer()
         if not self.process or self.process.poll() is not None:
-            here = str(pathlib.Path(__file__).resolve().parent)
-            path = os.pathsep.join([here, *filter(None, sys.path)])  # the package under test is the one imported here
             self.process = subprocess.Popen(
                 [sys.executable, "-W", "ignore", __file__],
-                env=os.environ | {"OPGRAFT_SIMD": self.target, "PYTHONPATH": path},
+                env=held_to(self.target),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
             )

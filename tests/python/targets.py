@@ -42,17 +42,15 @@ def differs_in_products(target):
 every_other_kernel = pytest.mark.parametrize("target", [t for t in OTHERS if not differs_in_products(t)])
 
 
+def held_to(target):
+    """The environment of a process that is held to the target, with the package that is imported here."""
+    return os.environ | {"OPGRAFT_SIMD": target, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def run_again(file, target, select="not every"):
     """What `select` (pytest's -k) names of a test file, in a process that is held to the target: the choice is made
     once a process. Returns what pytest wrote, after all have passed."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-k", select, file]
-    path = os.pathsep.join(p for p in sys.path if p)  # the package under test is the one imported here
-    done = subprocess.run(
-        command,
-        env={**os.environ, "OPGRAFT_SIMD": target, "PYTHONPATH": path},
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(command, env=held_to(target), stdin=subprocess.DEVNULL, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-1000:]
     return done.stdout
