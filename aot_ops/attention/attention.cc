@@ -210,9 +210,9 @@ Attention attention(const Arguments &c, bool cached) {
     }
     if (g.mask_count && g.masks[0].chosen) g.fill *= g.masks[0].factor;
   }
-  const bool in_pairs = c.input(0).dtype() == OPGRAFT_BFLOAT16 && !g.direct() && simd::bf16_dot();
-  g.pairs = in_pairs && g.k_step == 1 && g.dim % 8 == 0;
-  g.weight_pairs = in_pairs && !c.attr_bool("float_weights", false);
+  const bool in_pairs = c.input(0).dtype() == OPGRAFT_BFLOAT16 && !g.direct() && simd::bf16_pairs();
+  g.keys_by = !in_pairs ? kByFloats : simd::amx() ? kByTiles : kByPairs;
+  g.values_by = c.attr_bool("float_weights", false) ? kByFloats : g.keys_by;
   g.k_floats = packed_floats(g.key_steps(), g.keys);
   g.v_floats = packed_floats(g.value_steps(g.keys), g.value_dim);
   // By shapes and lengths alone, whatever number of threads there is: the same bits.
@@ -273,14 +273,15 @@ template <bool kCached> void Kernel(Context &c) {
     };
     const int64_t n = g.length(head / g.kv_heads);
     float *const keys = k + place * g.k_floats, *const values = v + place * g.v_floats;
-    if (g.pairs) PackKeyPairs_simd()(from(g.k, g.k_at), g.k_at.row, g.dim, n, keys);
+    if (g.keys_by && g.k_step == 1) PackKeyPairs_simd()(from(g.k, g.k_at), g.k_at.row, g.dim, n, keys);
+    else if (g.keys_by) PackValuePairs_simd()(from(g.k, g.k_at), g.k_step, n, g.dim, keys);
     else f.pack({from(g.k, g.k_at), g.k_step, g.k_at.row}, g.dim, n, 0, panel_count(n), keys);
-    if (g.weight_pairs) PackValuePairs_simd()(from(g.v, g.v_at), g.v_at.row, g.value_dim, n, values);
+    if (g.values_by) PackValuePairs_simd()(from(g.v, g.v_at), g.v_at.row, g.value_dim, n, values);
     else f.pack({from(g.v, g.v_at), g.v_at.row, 1}, n, g.value_dim, 0, panel_count(g.value_dim), values);
   };
   const auto attend = Attend_simd(t);
-  const int64_t blocks = (g.rows() + kQueries - 1) / kQueries;
-  const int64_t work = std::max<int64_t>(2 * kQueries * g.keys * (g.dim + g.value_dim), 1);  // of a block
+  const int64_t blocks = (g.rows() + g.tile_rows() - 1) / g.tile_rows();
+  const int64_t work = std::max<int64_t>(2 * g.tile_rows() * g.keys * (g.dim + g.value_dim), 1);  // of a block
   // Few heads of little work may be as many as the threads: what one loses with its core is short.
   const bool short_ones = heads * blocks * work < kShort && heads % c.threads() == 0;
   if (heads >= 4 * c.threads() || short_ones) {

@@ -5,10 +5,13 @@
 #include <cmath>
 #include <cstdint>
 
+#include "opgraft/simd_target.h"
+
 namespace opgraft {
 
 constexpr int64_t kQueries = 24;      // two AVX-512 register tiles
 constexpr int64_t kKeys = 256;        // a tile of scores is 24 KiB: half of L1
+constexpr int64_t kAmxKeys = 512;     // by AMX, whose 32 rows are 64 KiB: 0.9 of the time of 256 keys (Emerald Rapids)
 constexpr int64_t kShort = 16 << 20;  // multiplications and additions: a fifth of a millisecond of one core
 constexpr int64_t kMostDim = 1024;    // head dimension that rows on the stack have room for; wider ones: own_rows
 
@@ -30,6 +33,9 @@ struct Mask {
   float factor;     // of what is added
 };
 constexpr int kMostMasks = 2;
+
+// How packed keys and values are multiplied: as float32; as pairs of bfloat16; as these by AMX.
+enum Multiplied { kByFloats, kByPairs, kByTiles };
 
 // Element (b, h, s, d) of q lies at b * batch + h * head + s * row + d, those of keys, values and out by strides of
 // their own; one of keys lies k_step * d behind its row's begin. The query heads [i * group, (i + 1) * group) read head
@@ -55,8 +61,8 @@ struct Attention {
   bool nan_to_zero;     // a row that would be NaN
   const void *lengths;  // of each batch, int32 or int64; or null: all keys
   const float *packed_k, *packed_v;
-  bool pairs;         // keys are packed in pairs of their elements, which are bfloat16 (PackKeyPairs), as q's rows are
-  bool weight_pairs;  // values are in pairs of their rows (PackValuePairs), as weights are, which round to bfloat16
+  Multiplied keys_by;          // by q's rows: in pairs of their elements (PackKeyPairs)
+  Multiplied values_by;        // by weights, which round to bfloat16 then: in pairs of their rows (PackValuePairs)
   int64_t first_packed;        // whose head of keys lies there, of all batches'
   bool next;                   // another head is worked on when this one is done
   int64_t k_floats, v_floats;  // per head of keys
@@ -100,7 +106,12 @@ struct Attention {
   // Of wide heads: rows at once of q and of sums, at most wide_row floats apart, however long vectors are.
   bool wide() const { return std::max(dim, value_dim) > kMostDim; }
   static int64_t wide_row(int64_t dim) { return (dim + 63) / 64 * 64; }
-  int64_t rows_at_once() const { return std::min(rows(), direct() ? kRows : kQueries); }
+  // Rows and keys of a tile of scores.
+  int64_t tile_rows() const { return values_by == kByTiles ? simd::kAmxRows : kQueries; }
+  int64_t tile_keys() const { return values_by == kByTiles ? kAmxKeys : kKeys; }
+  // From one row of scores to the next: of a power of two more than L1 has ways would fall into the same set.
+  int64_t scores_apart() const { return tile_keys() + 16; }
+  int64_t rows_at_once() const { return std::min(rows(), direct() ? kRows : tile_rows()); }
   float *own_sums() const { return own_rows + rows_at_once() * wide_row(dim); }
   int64_t own_floats() const { return wide() ? rows_at_once() * (wide_row(dim) + wide_row(value_dim)) : 0; }
   // Calls f with this, as a thread gets it; `all` is where the threads' rows lie.
@@ -110,8 +121,9 @@ struct Attention {
     own.own_rows = all + worker * own_floats();
     f(own);
   }
-  int64_t key_steps() const { return pairs ? dim / 2 : dim; }  // of a product with packed keys
-  int64_t value_steps(int64_t keys) const { return weight_pairs ? (keys + 1) / 2 : keys; }  // with packed values
+  int64_t key_steps() const { return steps(keys_by, dim); }                   // of a product with packed keys
+  int64_t value_steps(int64_t keys) const { return steps(values_by, keys); }  // with packed values
+  static int64_t steps(Multiplied by, int64_t k) { return by == kByFloats ? k : simd::pair_words(k); }
   bool direct() const { return queries <= kDirectQueries || rows() <= kDirectRows; }
 };
 

@@ -168,7 +168,7 @@ template <int kR, class T>
 HWY_INLINE void WeightRows(const Attention &g, float *s, int64_t apart, int64_t n, const float *base, float *sums) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<T, ::opgraft::bfloat16>)
-    if (g.weight_pairs) return WeightPairs<kR>(s, apart, n, base, sums);
+    if (g.values_by) return WeightPairs<kR>(s, apart, n, base, sums);
 #endif
   Weights<kR>(s, apart, n, base, sums);
 }
