@@ -76,19 +76,24 @@ def mindspore_form(q_shape, k_shape, causal):
     return build
 
 
-def row(name, q_shape, k_shape, causal=False, onnx=None, **more):
+# A score is a sum of d products of size 1 in float32, of which some 30 round on the way of one, and a result is a mean
+# of values of size 1 whose weights are off by as much as their scores: 2^-24 (2 * 30 + sum of t terms in lanes, some
+# 2 log2 t, + exp's 2^-18 / 2^-24) below 2^-16. In bfloat16 a peer may round scores of up to 4 and then weights, by
+# 2^-9 of each: a mean is off by 2^-9 (4 + 1) of what the values are apart; the result rounds once more.
+ERRORS = {"float32": (2.0**-16, 2.0**-16), "bfloat16": (2.0**-8, 2.0**-6)}
+
+
+def row(name, q_shape, k_shape, causal=False, onnx=None, dtype="float32", **more):
     s, t = q_shape[2], k_shape[2]
     pairs = q_shape[0] * q_shape[1] * s * (t - (s - 1) / 2 if causal else t)
     return Row(
         name, "ScaledDotProductAttention",
         lambda rng: [rng.standard_normal(x, np.float32) for x in (q_shape, k_shape, k_shape)], formula(causal),
-        # A score is a sum of d products of size 1 in float32, of which some 30 round on the way of one, and a result
-        # is a mean of values of size 1 whose weights are off by as much as their scores: 2^-24 (2 * 30 + sum of t
-        # terms in lanes, some 2 log2 t, + exp's 2^-18 / 2^-24) below 2^-16.
-        rtol=2.0**-16, atol=2.0**-16,
-        flops=4 * pairs * q_shape[3], mindspore_target=1.0,
+        rtol=ERRORS[dtype][0], atol=ERRORS[dtype][1], dtype=dtype,
+        flops=4 * pairs * q_shape[3], mindspore_target=1.0 if dtype == "float32" else None,
         attrs={"is_causal": True} if causal else {},
-        numpy=formula(causal), torch=torch_form(causal, q_shape[1] != k_shape[1]), onnx=onnx,
+        numpy=formula(causal) if dtype == "float32" else None,
+        torch=torch_form(causal, q_shape[1] != k_shape[1]), onnx=onnx,
         mindspore=mindspore_form(q_shape, k_shape, causal), **more,
     )  # fmt: skip
 
@@ -105,9 +110,10 @@ ROWS = [
     ),
     *(
         row(
-            f"Attention prefill 12x512x64, {'causal' if causal else 'full'}", (1, 12, 512, 64), (1, 12, 512, 64),
-            causal, onnx=fused_onnx((1, 12, 512, 64), causal),
+            f"Attention prefill 12x512x64, {'causal' if causal else 'full'}{suffix}", (1, 12, 512, 64),
+            (1, 12, 512, 64), causal, onnx=fused_onnx((1, 12, 512, 64), causal), dtype=dtype,
         )
+        for dtype, suffix in (("float32", ""), ("bfloat16", " bf16"))
         for causal in (False, True)
     ),
 ]  # fmt: skip
