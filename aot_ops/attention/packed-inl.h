@@ -126,8 +126,8 @@ template <class T> class Product {
     if constexpr (std::is_same_v<T, ::opgraft::bfloat16>) {
       const float *add = more ? c : nullptr;
       if (by == kByTiles)
-        return tiles_.template Multiply<false>(rows, {a, lda * 4}, {panel, kPanelRow}, steps, {add, ldc * 4},
-                                               {c, ldc * 4});
+        return tiles_.template Multiply<false, true>(rows, {a, lda * 4}, {panel, kPanelRow}, steps, {add, ldc * 4},
+                                                     {c, ldc * 4});
       if (by == kByPairs)
         return MicroRowsOf(rows, a, lda, reinterpret_cast<const Bf16Pair *>(panel), steps, add, ldc, c, ldc, ahead);
     }

@@ -1,6 +1,8 @@
 // Products of tiles by Intel's AMX, of words: pairs of bfloat16, as in the panels of gemm-inl.h and a convolution's
 // columns, or fours of bytes, as in dot-inl.h's. Compiled for AVX-512 and called where simd::by_amx says so.
+#include <algorithm>
 #include <cstdint>
+#include <type_traits>
 
 #if defined(OPGRAFT_AMX_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPGRAFT_AMX_INL_H_
@@ -44,12 +46,20 @@ class AmxTiles {
 
   // c[rows, 32] = (add ? add : 0) + a[rows, words] b[words, 32]: words of pairs of bfloat16 with float32 sums, or of
   // four bytes, A's without and B's with a sign, with int32 sums. `words` is a multiple of kAmxWords, `rows` at most
-  // kAmxRows. Where the tiles get another number of rows that takes 70 ns.
-  template <bool kBytes>
-  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c) {
+  // kAmxRows. Where the tiles get another number of rows that takes 70 ns. meanwhile() is called with each of the
+  // words / kAmxWords steps: what it does by vectors takes no time of the tiles. kFetch: the next step's words of B
+  // are brought into L1. Where another process has the core's other half a product takes 0.6 of the time so, else up
+  // to 1.05; lines of B that lie far apart do not gain by it.
+  template <bool kBytes, bool kFetch, class Meanwhile>
+  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c,
+                           const Meanwhile &meanwhile) {
     if (rows != rows_) Configure(rows);
-    if (rows > kWords) Tiles<kBytes, true>(a, b, words, add, c);
-    else Tiles<kBytes, false>(a, b, words, add, c);
+    if (rows > kWords) Tiles<kBytes, kFetch, true>(a, b, words, add, c, meanwhile);
+    else Tiles<kBytes, kFetch, false>(a, b, words, add, c, meanwhile);
+  }
+  template <bool kBytes, bool kFetch>
+  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c) {
+    Multiply<kBytes, kFetch>(rows, a, b, words, add, c, [] {});
   }
 
  private:
@@ -70,8 +80,19 @@ class AmxTiles {
     rows_ = rows;
   }
 
-  template <bool kBytes, bool kBoth>
-  static HWY_INLINE void Tiles(AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c) {
+  // The lines of a quarter of the next step's words of B, into L1, between two products.
+  template <int kQuarter> static HWY_INLINE void Fetch(const char *next, int64_t apart) {
+    constexpr int64_t kRows = kWords / 4;
+#pragma GCC unroll 4
+    for (int64_t row = kQuarter * kRows; row < (kQuarter + 1) * kRows; ++row) {
+      __builtin_prefetch(next + row * apart);
+      __builtin_prefetch(next + row * apart + 64);
+    }
+  }
+
+  template <bool kBytes, bool kFetch, bool kBoth, class Meanwhile>
+  static HWY_INLINE void Tiles(AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c,
+                               const Meanwhile &meanwhile) {
     const char *upper = static_cast<const char *>(a.at), *lower = upper + kWords * a.apart;
     const char *at = static_cast<const char *>(b.at), *old = static_cast<const char *>(add.at);
     char *to = static_cast<char *>(c.at);
@@ -90,19 +111,24 @@ class AmxTiles {
       OPGRAFT_AMX_ZERO(3);
     }
     for (int64_t i = 0; i < words; i += kWords, upper += 64, lower += 64, at += kWords * b.apart) {
+      const char *next = at + kWords * b.apart;
       OPGRAFT_AMX_LOAD(4, upper, a.apart);
       OPGRAFT_AMX_LOAD(6, at, b.apart);
       OPGRAFT_AMX_LOAD(7, at + 64, b.apart);
+      if (kFetch) Fetch<0>(next, b.apart);
       if (kBytes) OPGRAFT_AMX_ADD("tdpbusd", 0, 4, 6);
       else OPGRAFT_AMX_ADD("tdpbf16ps", 0, 4, 6);
       if (kBoth) OPGRAFT_AMX_LOAD(5, lower, a.apart);
+      if (kFetch) Fetch<1>(next, b.apart);
       if (kBytes) OPGRAFT_AMX_ADD("tdpbusd", 1, 4, 7);
       else OPGRAFT_AMX_ADD("tdpbf16ps", 1, 4, 7);
-      if (!kBoth) continue;
-      if (kBytes) OPGRAFT_AMX_ADD("tdpbusd", 2, 5, 6);
-      else OPGRAFT_AMX_ADD("tdpbf16ps", 2, 5, 6);
-      if (kBytes) OPGRAFT_AMX_ADD("tdpbusd", 3, 5, 7);
-      else OPGRAFT_AMX_ADD("tdpbf16ps", 3, 5, 7);
+      if (kFetch) Fetch<2>(next, b.apart);
+      if (kBoth && kBytes) OPGRAFT_AMX_ADD("tdpbusd", 2, 5, 6);
+      else if (kBoth) OPGRAFT_AMX_ADD("tdpbf16ps", 2, 5, 6);
+      if (kFetch) Fetch<3>(next, b.apart);
+      if (kBoth && kBytes) OPGRAFT_AMX_ADD("tdpbusd", 3, 5, 7);
+      else if (kBoth) OPGRAFT_AMX_ADD("tdpbf16ps", 3, 5, 7);
+      meanwhile();
     }
     OPGRAFT_AMX_STORE(0, to, c.apart);
     OPGRAFT_AMX_STORE(1, to + 64, c.apart);
@@ -113,6 +139,44 @@ class AmxTiles {
   }
 
   int64_t rows_ = 0;  // of the tiles as they are; 0: there are none
+};
+
+// Products by tiles, and what follows their sums by vectors: the rows of one are finished with the steps of the next
+// one, a few with each, since by itself that would stop the tiles. Sum: float for bfloat16, int32_t for bytes; Place:
+// what follow(place, row, rows, sums) has to know of a product, of whose rows [row, row + rows) the sums are, 32 to a
+// row.
+template <class Sum, class Place, class Follow> class AmxFollowed {
+ public:
+  explicit AmxFollowed(const Follow &follow) : follow_(follow) {}
+
+  // As AmxTiles has it; `place` is kept until the next call.
+  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, const Place &place) {
+    const int64_t steps = std::max<int64_t>(words / ::opgraft::simd::kAmxWords, 1);
+    const int64_t each = (rows_ - row_ + steps - 1) / steps;
+    tiles_.template Multiply<std::is_same_v<Sum, int32_t>, true>(rows, a, b, words, {}, {sums_[odd_], kPanelRow},
+                                                                 [&]() HWY_ATTR { Some(each); });
+    Finish();  // where there are no words
+    place_ = place, row_ = 0, rows_ = rows, odd_ = !odd_;
+  }
+  // The last product's.
+  HWY_INLINE void Finish() { Some(rows_); }
+
+ private:
+  static constexpr int64_t kWide = kPanelRow / int64_t(sizeof(Sum));
+
+  HWY_INLINE void Some(int64_t most) {
+    const int64_t rows = std::min(most, rows_ - row_);
+    if (rows <= 0) return;
+    follow_(place_, row_, rows, sums_[!odd_] + row_ * kWide);
+    row_ += rows;
+  }
+
+  HWY_ALIGN Sum sums_[2][::opgraft::simd::kAmxRows * kWide];
+  AmxTiles tiles_;
+  Follow follow_;
+  Place place_;
+  int64_t row_ = 0, rows_ = 0;  // of the product before: those from row_ on are left
+  bool odd_ = false;
 };
 #undef OPGRAFT_AMX_LOAD
 #undef OPGRAFT_AMX_STORE

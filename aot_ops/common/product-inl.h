@@ -161,6 +161,50 @@ template <class T> HWY_INLINE void FetchC(const GemmTile &g, int64_t row, int64_
   }
 }
 
+// Rows [m0, m1) of panels [p0, p1), K in one piece; kMostBlockRows at most, here and below. What follows the sums is
+// done for all rows of a panel at once: after every tile it would stop the next one.
+template <class T, class B>
+HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  HWY_ALIGN float acc[kMostBlockRows * kPanel];
+  for (int64_t panel = p0; panel < p1; ++panel) {
+    const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
+    const B *b = static_cast<const B *>(g.b) + column * g.k;
+    const float *bias = TileBias<T>(g, column, width);
+    const bool plain = Plain<T>(g, width);
+    for (int64_t row = m0; row < m1;) {
+      const int64_t rows = TileSize(m1, row);
+      const Ahead ahead = AheadOf(b, b + g.k * kPanel, g.k, m1 - m0, row - m0, rows);
+      FetchC<T>(g, row, rows, column, width);
+      float *sums = plain ? static_cast<float *>(g.c) + row * g.ldc + column : acc + (row - m0) * kPanel;
+      MicroRowsOf(rows, g.a + row * g.lda, g.lda, b, g.k, bias, 0, sums, plain ? g.ldc : kPanel, ahead);
+      row += rows;
+    }
+    if (!plain) Follow<T, B>(g, acc, m0, m1 - m0, column, width, bias);
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3
+// The same by AMX's tiles, of whose sums none is C's as it is.
+template <class T> HWY_NOINLINE void PanelsByTiles(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  struct Place {
+    int64_t row, column, width;
+  };
+  const auto follow = [&](const Place &at, int64_t row, int64_t rows, const float *sums)
+                          HWY_ATTR { Follow<T, Bf16Pair>(g, sums, at.row + row, rows, at.column, at.width, false); };
+  AmxFollowed<float, Place, decltype(follow)> tiles(follow);
+  for (int64_t panel = p0; panel < p1; ++panel) {
+    const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
+    const Bf16Pair *b = static_cast<const Bf16Pair *>(g.b) + column * g.k;
+    for (int64_t row = m0, rows; row < m1; row += rows) {
+      rows = std::min(m1 - row, ::opgraft::simd::kAmxRows);
+      FetchC<T>(g, row, rows, column, width);
+      tiles.Multiply(rows, {g.a + row * g.lda, g.lda * 4}, {b, kPanelRow}, g.k, {row, column, width});
+    }
+  }
+  tiles.Finish();
+}
+#endif
+
 // How many rows are multiplied at a time, and by what.
 struct VectorsOfRows {
   static HWY_INLINE int64_t Size(int64_t m, int64_t row) { return TileSize(m, row); }
@@ -174,38 +218,16 @@ struct TilesOfRows {
   static HWY_INLINE int64_t Size(int64_t m, int64_t row) { return std::min(m - row, ::opgraft::simd::kAmxRows); }
   HWY_INLINE void Multiply(int64_t rows, const float *a, int64_t lda, const Bf16Pair *b, int64_t k, const float *add,
                            int64_t ldadd, float *c, int64_t ldc, Ahead) {
-    tiles.Multiply<false>(rows, {a, lda * 4}, {b, kPanelRow}, k, {add, ldadd * 4}, {c, ldc * 4});
+    tiles.Multiply<false, true>(rows, {a, lda * 4}, {b, kPanelRow}, k, {add, ldadd * 4}, {c, ldc * 4});
   }
   AmxTiles tiles;
 };
 #endif
 
-// Rows [m0, m1) of panels [p0, p1), K in one piece; kMostBlockRows at most, here and below. What follows the sums is
-// done for all rows of a panel at once: after every tile it would stop the next one.
-template <class T, class B, class Rows>
-HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1, Rows &by) {
-  HWY_ALIGN float acc[kMostBlockRows * kPanel];
-  for (int64_t panel = p0; panel < p1; ++panel) {
-    const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
-    const B *b = static_cast<const B *>(g.b) + column * g.k;
-    const float *bias = TileBias<T>(g, column, width);
-    const bool plain = Plain<T>(g, width);
-    for (int64_t row = m0; row < m1;) {
-      const int64_t rows = by.Size(m1, row);
-      const Ahead ahead = AheadOf(b, b + g.k * kPanel, g.k, m1 - m0, row - m0, rows);
-      FetchC<T>(g, row, rows, column, width);
-      float *sums = plain ? static_cast<float *>(g.c) + row * g.ldc + column : acc + (row - m0) * kPanel;
-      by.Multiply(rows, g.a + row * g.lda, g.lda, b, g.k, bias, 0, sums, plain ? g.ldc : kPanel, ahead);
-      row += rows;
-    }
-    if (!plain) Follow<T, B>(g, acc, m0, m1 - m0, column, width, bias);
-  }
-}
-
 // K in pieces of g.kc, so that the rows of A and a panel's piece stay in L2 while they are used; the sums of the
 // panels stay in `acc`.
 template <class T, class B, class Rows>
-HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1, Rows &by) {
+HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1, Rows by) {
   HWY_ALIGN float acc[kBlockPanels * kMostBlockRows * kPanel];
   for (int64_t k0 = 0; k0 < g.k; k0 += g.kc) {
     const int64_t k = g.k - k0 < g.kc ? g.k - k0 : g.kc;
@@ -236,16 +258,14 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
 
 template <class T, class B>
 HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  const auto with = [&](auto by) HWY_ATTR {
-    if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1, by);
-    else PanelsInPieces<T, B>(g, p0, p1, m0, m1, by);
-  };
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<B, Bf16Pair>) {
-    if (::opgraft::simd::by_amx(m1 - m0)) return with(TilesOfRows());
+    if (::opgraft::simd::by_amx(m1 - m0))
+      return g.kc >= g.k ? PanelsByTiles<T>(g, p0, p1, m0, m1) : PanelsInPieces<T, B>(g, p0, p1, m0, m1, TilesOfRows());
   }
 #endif
-  with(VectorsOfRows());
+  if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1);
+  else PanelsInPieces<T, B>(g, p0, p1, m0, m1, VectorsOfRows());
 }
 template <class T> void GemmPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   OfPanel<T>([&](auto panel) HWY_ATTR { PanelsOf<T, decltype(panel)>(g, p0, p1, m0, m1); });

@@ -166,8 +166,8 @@ HWY_INLINE void ChannelTiles(const Conv &g, const TilePart &t, const float *colu
   HWY_ALIGN float sums[kPanel * kPanel];
   const int64_t ld = odd_lines(g.words());
   for (int64_t q = t.first; q < t.last; q += kPanel) {
-    tiles.Multiply<false>(t.rows, {g.packed + t.o * ld, ld * 4}, {columns + q - t.first, g.cut.stride * 4}, g.words(),
-                          {}, {sums, kPanel * 4});
+    tiles.Multiply<false, false>(t.rows, {g.packed + t.o * ld, ld * 4}, {columns + q - t.first, g.cut.stride * 4},
+                                 g.words(), {}, {sums, kPanel * 4});
     PutTiles(g, t.o, t.rows, sums, (t.image * g.outputs + t.o) * g.pixels() + q, std::min(kPanel, t.last - q));
   }
 }
@@ -179,7 +179,7 @@ HWY_INLINE void PixelTiles(const Conv &g, const TilePart &t, AmxRows pixels, Amx
   for (int64_t q = t.first; q < t.last; q += kPanel) {
     const int64_t n = std::min(kPanel, t.last - q);
     const AmxRows a{static_cast<const char *>(pixels.at) + (q - t.first) * pixels.apart, pixels.apart};
-    tiles.Multiply<false>(n, a, {panel, kPanelRow}, g.words(), {}, {sums, kPanel * 4});
+    tiles.Multiply<false, false>(n, a, {panel, kPanelRow}, g.words(), {}, {sums, kPanel * 4});
     for (int64_t r = 0; r < n; ++r)
       Finish<true, ::opgraft::bfloat16>(g, t.o, sums + r * kPanel, (t.image * g.pixels() + q + r) * g.outputs + t.o,
                                         t.rows);

@@ -112,60 +112,77 @@ template <class D> HWY_INLINE void StoreInt8(hn::Vec<D> v, D d, int8_t *to, size
   for (size_t i = 0; i < n; ++i) to[i] = int8_t(lanes[i]);
 }
 
-// Rows [m0, m1) of panels [p0, p1), as T.
-template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+// Columns of a panel, rows of C from `row` on, whose sums lie in a tile.
+struct DotPlace {
+  int64_t row, column, width;
+  int32_t shift;  // what A's numbers are too large by
+};
+// What follows the sums of `rows` rows; written to C as T.
+template <class T>
+HWY_INLINE void DotFollow(const DotTile &g, const DotPlace &at, int64_t row, int64_t rows, const int32_t *sums) {
   const hn::ScalableTag<float> d;
   const hn::ScalableTag<int32_t> di;
   constexpr int64_t kLanes = kPanel / 2;
-  HWY_ALIGN int32_t sums[std::max<int64_t>(kTileRows, ::opgraft::simd::kAmxRows) * kPanel];
-  const bool vnni = ::opgraft::simd::vnni();
-#if HWY_TARGET == HWY_AVX3
-  AmxTiles tiles;
-  const bool amx = ::opgraft::simd::by_amx(m1 - m0);
-#else
-  constexpr bool amx = false;
-#endif
-  const int32_t shift = g.zero + (vnni && !g.is_unsigned ? 128 : 0);  // what A's numbers are too large by
-  for (int64_t panel = p0; panel < p1; ++panel) {
-    const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
-    const int8_t *b = g.b + column * Padded(g.k);
-    for (int64_t row = m0; row < m1;) {
-      const int64_t rows = amx ? std::min(m1 - row, ::opgraft::simd::kAmxRows) : TileSize(m1, row);
-      const void *a = static_cast<const char *>(g.a) + row * g.lda;
-#if HWY_TARGET == HWY_AVX3
-      if (amx) tiles.Multiply<true>(rows, {a, g.lda}, {b, kPanelRow}, Padded(g.k) / 4, {}, {sums, kPanel * 4});
-      else if (vnni) DotRowsOf<true>(rows, a, g.lda, b, Padded(g.k), sums);
-      else DotRowsOf<false>(rows, a, g.lda, b, Padded(g.k), sums);
-#else
-      DotRowsOf<false>(rows, a, g.lda, b, Padded(g.k), sums);
-#endif
-      for (int64_t r = 0; r < rows; ++r)
-        for (int64_t j = 0; j < width; j += kLanes) {
-          const size_t n = size_t(width - j < kLanes ? width - j : kLanes);
-          auto s = hn::LoadU(di, sums + r * kPanel + j);
-          if (shift) s = hn::Sub(s, hn::Mul(hn::Set(di, shift), hn::LoadU(di, g.column_sums + column + j)));
-          if (g.row_sums) s = hn::Sub(s, hn::Set(di, int32_t(uint32_t(g.b_zero) * uint32_t(g.row_sums[row + r]))));
-          if (g.bias) s = hn::Add(s, LoadSome(di, g.bias + column + j, n));
-          T *to = static_cast<T *>(g.c) + (row + r) * g.n + column + j;
-          if constexpr (std::is_same_v<T, int32_t>) {
-            HWY_ALIGN int32_t lanes[kLanes];
-            hn::Store(s, di, lanes);
-            for (size_t i = 0; i < n; ++i) to[i] = lanes[i];
-          } else {
-            const auto by_column = [&](const float *p, int64_t step)
-                                       HWY_ATTR { return step ? LoadSome(d, p + column + j, n) : hn::Set(d, *p); };
-            auto v = hn::Mul(hn::ConvertTo(d, s), by_column(g.scale, g.scale_step));
-            if (g.a_scale != 1.0f) v = hn::Mul(v, hn::Set(d, g.a_scale));
-            if (g.token_scale) v = hn::Mul(v, hn::Set(d, g.token_scale[row + r]));
-            if (g.offset) v = hn::Add(v, by_column(g.offset, g.offset_step));
-            if constexpr (std::is_same_v<T, int8_t>) StoreInt8(v, d, to, n);
-            else if (n == size_t(kLanes)) StoreF32(v, d, to);
-            else StoreF32N(v, d, to, n);
-          }
-        }
-      row += rows;
+  const int64_t column = at.column, width = at.width;
+  const int32_t shift = at.shift;
+  row += at.row;
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t j = 0; j < width; j += kLanes) {
+      const size_t n = size_t(width - j < kLanes ? width - j : kLanes);
+      auto s = hn::LoadU(di, sums + r * kPanel + j);
+      if (shift) s = hn::Sub(s, hn::Mul(hn::Set(di, shift), hn::LoadU(di, g.column_sums + column + j)));
+      if (g.row_sums) s = hn::Sub(s, hn::Set(di, int32_t(uint32_t(g.b_zero) * uint32_t(g.row_sums[row + r]))));
+      if (g.bias) s = hn::Add(s, LoadSome(di, g.bias + column + j, n));
+      T *to = static_cast<T *>(g.c) + (row + r) * g.n + column + j;
+      if constexpr (std::is_same_v<T, int32_t>) {
+        HWY_ALIGN int32_t lanes[kLanes];
+        hn::Store(s, di, lanes);
+        for (size_t i = 0; i < n; ++i) to[i] = lanes[i];
+      } else {
+        const auto by_column = [&](const float *p, int64_t step)
+                                   HWY_ATTR { return step ? LoadSome(d, p + column + j, n) : hn::Set(d, *p); };
+        auto v = hn::Mul(hn::ConvertTo(d, s), by_column(g.scale, g.scale_step));
+        if (g.a_scale != 1.0f) v = hn::Mul(v, hn::Set(d, g.a_scale));
+        if (g.token_scale) v = hn::Mul(v, hn::Set(d, g.token_scale[row + r]));
+        if (g.offset) v = hn::Add(v, by_column(g.offset, g.offset_step));
+        if constexpr (std::is_same_v<T, int8_t>) StoreInt8(v, d, to, n);
+        else if (n == size_t(kLanes)) StoreF32(v, d, to);
+        else StoreF32N(v, d, to, n);
+      }
     }
+}
+
+// Rows [m0, m1) of panels [p0, p1), as T.
+template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  const bool vnni = ::opgraft::simd::vnni();
+  const int32_t shift = g.zero + (vnni && !g.is_unsigned ? 128 : 0);
+  const auto each = [&](int64_t most, const auto &multiply) HWY_ATTR {
+    for (int64_t panel = p0; panel < p1; ++panel) {
+      const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
+      const int8_t *b = g.b + column * Padded(g.k);
+      for (int64_t row = m0, rows; row < m1; row += rows) {
+        rows = most ? std::min(m1 - row, most) : TileSize(m1, row);
+        multiply(static_cast<const char *>(g.a) + row * g.lda, rows, b, DotPlace{row, column, width, shift});
+      }
+    }
+  };
+#if HWY_TARGET == HWY_AVX3
+  if (::opgraft::simd::by_amx(m1 - m0)) {
+    const auto follow = [&](const DotPlace &at, int64_t row, int64_t rows, const int32_t *sums)
+                            HWY_ATTR { DotFollow<T>(g, at, row, rows, sums); };
+    AmxFollowed<int32_t, DotPlace, decltype(follow)> tiles(follow);
+    each(::opgraft::simd::kAmxRows, [&](const char *a, int64_t rows, const int8_t *b, const DotPlace &at) HWY_ATTR {
+      tiles.Multiply(rows, {a, g.lda}, {b, kPanelRow}, Padded(g.k) / 4, at);
+    });
+    return tiles.Finish();
   }
+#endif
+  each(0, [&](const char *a, int64_t rows, const int8_t *b, const DotPlace &at) HWY_ATTR {
+    HWY_ALIGN int32_t sums[kTileRows * kPanel];
+    if (vnni) DotRowsOf<HWY_TARGET == HWY_AVX3>(rows, a, g.lda, b, Padded(g.k), sums);
+    else DotRowsOf<false>(rows, a, g.lda, b, Padded(g.k), sums);
+    DotFollow<T>(g, at, 0, rows, sums);
+  });
 }
 void DotPanels(const DotTile &g, int32_t dtype, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   switch (dtype) {

@@ -1,5 +1,5 @@
 """Products of bfloat16 and of bytes at every number of rows, which AMX multiplies by 32 and 16, AVX-512 by 12, and at
-sums that end within a tile."""
+sums that end within a tile or have no steps."""
 
 import ml_dtypes
 import numpy as np
@@ -7,7 +7,7 @@ import pytest
 from opgraft import _core
 from targets import every_other_target, run_again
 
-STEPS = [1, 2, 31, 32, 33, 64, 95, 130]
+STEPS = [0, 1, 2, 31, 32, 33, 64, 95, 130]
 
 
 def product(a, b, turned=False):
@@ -64,7 +64,7 @@ def test_bytes(k, unsigned):
     rng = np.random.default_rng(k)
     low, high, dtype = (0, 256, np.uint8) if unsigned else (-128, 128, np.int8)
     a, b = rng.integers(low, high, (230, k)).astype(dtype), rng.integers(-128, 128, (k, 70)).astype(np.int8)
-    a[:, -1], b[-1] = high - 1, -128
+    a[:, -1:], b[-1:] = high - 1, -128
     zero = 7 if unsigned else -3
     want = (a.astype(np.int64) - zero) @ (b.astype(np.int64) - 5)
     op, none = _core.resolve("QuantBatchMatmul"), np.zeros(0, np.float32)
