@@ -31,6 +31,7 @@ template <class P> struct AmxMatrix {
   int64_t apart;
 };
 using AmxRows = AmxMatrix<const void>;
+HWY_INLINE void NextStep(AmxRows &b) { b.at = static_cast<const char *>(b.at) + ::opgraft::simd::kAmxWords * b.apart; }
 constexpr int64_t kPanelRow = 128;  // bytes of a step of a panel
 
 // This thread's tiles: sums of two by two in 0 to 3, rows of A in 4 and 5, columns of B in 6 and 7. Given back at
@@ -49,16 +50,17 @@ class AmxTiles {
   // kAmxRows. Where the tiles get another number of rows that takes 70 ns. meanwhile() is called with each of the
   // words / kAmxWords steps: what it does by vectors takes no time of the tiles. kFetch: the next step's words of B
   // are brought into L1. Where another process has the core's other half a product takes 0.6 of the time so, else up
-  // to 1.05; lines of B that lie far apart do not gain by it.
-  template <bool kBytes, bool kFetch, class Meanwhile>
-  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c,
+  // to 1.05; lines of B that lie far apart do not gain by it. B: AmxRows, or what has their `at` and `apart` and a
+  // NextStep of its own.
+  template <bool kBytes, bool kFetch, class B, class Meanwhile>
+  HWY_INLINE void Multiply(int64_t rows, AmxRows a, B b, int64_t words, AmxRows add, AmxMatrix<void> c,
                            const Meanwhile &meanwhile) {
     if (rows != rows_) Configure(rows);
     if (rows > kWords) Tiles<kBytes, kFetch, true>(a, b, words, add, c, meanwhile);
     else Tiles<kBytes, kFetch, false>(a, b, words, add, c, meanwhile);
   }
-  template <bool kBytes, bool kFetch>
-  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c) {
+  template <bool kBytes, bool kFetch, class B = AmxRows>
+  HWY_INLINE void Multiply(int64_t rows, AmxRows a, B b, int64_t words, AmxRows add, AmxMatrix<void> c) {
     Multiply<kBytes, kFetch>(rows, a, b, words, add, c, [] {});
   }
 
@@ -90,11 +92,11 @@ class AmxTiles {
     }
   }
 
-  template <bool kBytes, bool kFetch, bool kBoth, class Meanwhile>
-  static HWY_INLINE void Tiles(AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c,
+  template <bool kBytes, bool kFetch, bool kBoth, class B, class Meanwhile>
+  static HWY_INLINE void Tiles(AmxRows a, B b, int64_t words, AmxRows add, AmxMatrix<void> c,
                                const Meanwhile &meanwhile) {
     const char *upper = static_cast<const char *>(a.at), *lower = upper + kWords * a.apart;
-    const char *at = static_cast<const char *>(b.at), *old = static_cast<const char *>(add.at);
+    const char *old = static_cast<const char *>(add.at);
     char *to = static_cast<char *>(c.at);
     if (old) {
       OPGRAFT_AMX_LOAD(0, old, add.apart);
@@ -110,8 +112,10 @@ class AmxTiles {
       OPGRAFT_AMX_ZERO(2);
       OPGRAFT_AMX_ZERO(3);
     }
-    for (int64_t i = 0; i < words; i += kWords, upper += 64, lower += 64, at += kWords * b.apart) {
-      const char *next = at + kWords * b.apart;
+    for (int64_t i = 0; i < words; i += kWords, upper += 64, lower += 64) {
+      const char *at = static_cast<const char *>(b.at);
+      NextStep(b);
+      const char *next = static_cast<const char *>(b.at);
       OPGRAFT_AMX_LOAD(4, upper, a.apart);
       OPGRAFT_AMX_LOAD(6, at, b.apart);
       OPGRAFT_AMX_LOAD(7, at + 64, b.apart);

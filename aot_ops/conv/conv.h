@@ -51,6 +51,7 @@ struct Conv {
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
   // bfloat16 that AMX multiplies: weights are rows of words(), by output channel; NHWC: panels of so many steps.
   bool tiles = false;
+  bool by_tap = false;  // tiles, NCHW: a word is two channels' at one tap, tap by tap; else two neighbours of weight's
   ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }
@@ -60,8 +61,12 @@ struct Conv {
   // Channels of a group, or pairs of them, and what a pixel of y sees of these.
   int64_t depth() const { return pairs ? (channels / groups + 1) / 2 : channels / groups; }
   int64_t steps() const { return depth() * taps(); }
-  // Pairs of what a pixel of y sees, in whole tiles.
-  int64_t words() const { return (k() + 2 * simd::kAmxWords - 1) / (2 * simd::kAmxWords) * simd::kAmxWords; }
+  // Pairs of what a pixel of y sees, in whole tiles; of each tap where they are by tap.
+  int64_t tap_words() const { return whole_words(channels / groups); }
+  int64_t words() const { return by_tap ? taps() * tap_words() : whole_words(k()); }
+  static int64_t whole_words(int64_t numbers) {
+    return (numbers + 2 * simd::kAmxWords - 1) / (2 * simd::kAmxWords) * simd::kAmxWords;
+  }
   // A row of x with its padding is held as one vector for every phase: columns that lie a stride apart.
   int64_t row_phases() const { return std::min(h.stride, h.span()); }
   int64_t phases() const { return std::min(w.stride, w.span()); }
@@ -82,6 +87,7 @@ struct Conv {
 // Whether this machine multiplies the weights' channels in pairs; and by AMX.
 bool in_pairs(const Conv &g);
 bool in_tiles(const Conv &g);
+bool in_words_by_tap(const Conv &g);
 // The kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
 // thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
 // pack works on units [begin, end), a panel of a group's outputs each.
@@ -112,8 +118,8 @@ inline int64_t conv_units(const Conv &g) {
 constexpr int64_t kConvLine = 16;  // floats of a cache line
 // `floats` or up to two lines more, an odd number of lines: what lies so far apart does not meet in one set of L1.
 inline int64_t odd_lines(int64_t floats) { return ((floats + kConvLine - 1) / kConvLine | 1) * kConvLine; }
-// Floats in front of a thread's scratch, whole cache lines: which band it holds, and where the taps are.
-inline int64_t scratch_head(const ConvCut &c) { return (2 * (c.taps + 1) + kConvLine - 1) / kConvLine * kConvLine; }
+// Floats in front of a thread's scratch, whole cache lines: which band it holds, where the taps are, and one more.
+inline int64_t scratch_head(const ConvCut &c) { return (2 * (c.taps + 2) + kConvLine - 1) / kConvLine * kConvLine; }
 // Of tiles: numbers of a line that n pixels of a row of y see of x, every stride-th, with room for whole vectors, and
 // rows of x that `rows` of y see.
 inline int64_t half_line(const Conv &g, int64_t n) { return (n + (g.w.span() - 1) / g.w.stride + 31) / 16 * 16; }
@@ -122,6 +128,11 @@ inline int64_t half_rows(const Conv &g, int64_t rows) { return (rows - 1) * g.h.
 inline int64_t half_floats(const Conv &g, int64_t pixels) {
   const int64_t line = half_line(g, std::min(pixels, g.w.out)) * g.phases();
   return g.channels / g.groups * line * half_rows(g, std::max<int64_t>(1, pixels / g.w.out)) / 2 + kConvLine;
+}
+// Of tiles by tap: positions of `rows` of y, whose rows of x with their padding lie one after another, and floats from
+// one output channel's sums to the next one's.
+inline int64_t tap_positions(const ConvCut &c, int64_t rows) {
+  return odd_lines((rows * c.line + simd::kAmxRows - 1) / simd::kAmxRows * simd::kAmxRows);
 }
 // Rows or pixels of band b: [first, last).
 inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {

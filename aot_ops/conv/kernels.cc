@@ -42,7 +42,7 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   // Half types do not go from registers.
   const bool wide = g.dtype == OPGRAFT_FLOAT32;
   // A vector that runs across the end of a row is packed, or stored in two parts; one of channels is turned.
-  const double parts = padded && c.pixel_lanes ? rows * m * (wide ? 4 : 25) : 0;
+  const double parts = padded && c.pixel_lanes && !g.tiles ? rows * m * (wide ? 4 : 25) : 0;
   const double turned = !wide ? 1.4 : c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
   const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * (wide ? 3 : 6) + parts : pixels * m * turned;
   double fill = 0;
@@ -54,7 +54,7 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   } else if (c.source == ConvSource::kInPlace) {
     fill = k * pixels / 4;  // lines of 16 from L3
   }
-  if (g.pairs) fill *= 3;                                   // both channels, and the pairing
+  if (g.pairs || (g.tiles && padded)) fill *= 3;            // both channels, and the pairing
   const double weights = k * m / (k * m > 128e3 ? 4 : 16);  // read for every band, from L3 or L2
   // In place vectors of pixels are of two lines each where channels do not begin alike.
   const bool split = c.pixel_lanes && c.source == ConvSource::kInPlace && g.pixels() % kConvLine;
@@ -76,7 +76,11 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   if (c.source == ConvSource::kInPlace || g.tiles) c.stride += kConvLine;
   if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
   const int64_t two = g.pairs ? 2 * (c.source == ConvSource::kPadded ? 1 : g.taps()) : 0;  // channels, to be paired
-  const int64_t more = !g.tiles ? two * c.stride : g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
+  int64_t more = !g.tiles ? two * c.stride : g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
+  if (g.tiles && c.source == ConvSource::kPadded) {
+    c.stride = odd_lines(c.stride + c.line);  // what the last tile's taps reach behind
+    more = simd::kAmxRows * tap_positions(c, rows);
+  }
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
 }
 
@@ -149,6 +153,7 @@ bool in_tiles(const Conv &g) {
   const auto dense = [](const Window &w) { return w.span() <= 64 && w.stride <= 4; };
   return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && g.m() >= 16 && g.k() >= 32 && dense(g.h) && dense(g.w);
 }
+bool in_words_by_tap(const Conv &g) { return g.tiles && !g.nhwc && g.taps() > 1 && g.channels / g.groups >= 16; }
 bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
 
 int64_t general_packed_floats(const Conv &g) {
@@ -179,6 +184,15 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t group = unit / panels, first = unit % panels * width, outputs = std::min(width, m - first);
     const char *from = static_cast<const char *>(g.weight) + (group * m + first) * k * element;
+    if (g.by_tap) {
+      const auto *number = reinterpret_cast<const uint16_t *>(from);
+      auto *row = reinterpret_cast<uint16_t *>(dst) + (group * m + first) * 2 * odd_lines(g.words());
+      std::fill_n(row, outputs * 2 * odd_lines(g.words()), uint16_t(0));
+      for (int64_t o = 0; o < outputs; ++o, row += 2 * odd_lines(g.words()))
+        for (int64_t c = 0; c < each; ++c)
+          for (int64_t t = 0; t < taps; ++t) row[t * 2 * g.tap_words() + c] = *number++;
+      continue;
+    }
     if (g.tiles) {  // rows of words, as the numbers lie, and zeros
       const int64_t ld = g.nhwc ? g.words() : odd_lines(g.words());
       float *row = g.nhwc ? turned.data() : dst + (group * m + first) * ld;
@@ -214,7 +228,7 @@ void general_plan(Conv &g) {
     ConvCut c;
     c.source = source, c.pixel_lanes = pixel_lanes;
     const bool padded = source == ConvSource::kPadded;
-    c.steps = padded ? g.depth() : g.tiles ? g.words() : g.steps();
+    c.steps = padded ? (g.tiles ? g.tap_words() : g.depth()) : g.tiles ? g.words() : g.steps();
     c.taps = padded ? g.taps() : 1;
     c.size = padded ? g.h.out : g.pixels();
     const int64_t vectors = pixel_lanes && 2 * g.m() > TileRows_simd()() ? 2 : 4;
@@ -222,11 +236,13 @@ void general_plan(Conv &g) {
     c.line = padded ? g.w.out + (g.w.span() - 1) / g.w.stride : 0;
     const double cost = cut_bands(g, c);
     const bool first = best.steps == 0;
-    // Rows whose padding is most of them would be large, or next to empty.
-    if (padded && (double(c.scratch) > 4 * kMostScratch && double(c.line) > 2.0 * double(g.w.out))) return;
+    // Rows whose padding is most of them would be large, or next to empty; tiles would multiply it, too.
+    const bool large = double(c.scratch) > 4 * kMostScratch, most = double(c.line) > 2.0 * double(g.w.out);
+    if (padded && (g.tiles ? large || (most && c.line > 2 * simd::kAmxRows) : large && most)) return;
     if (first || cost < least) least = cost, best = c;
   };
-  if (g.tiles) consider(ConvSource::kColumns, true);
+  if (g.by_tap) consider(ConvSource::kPadded, true);
+  if (g.tiles && best.steps == 0) consider(ConvSource::kColumns, true);
   for (const bool pixel_lanes : {true, false}) {
     if (g.tiles || (g.nhwc && pixel_lanes)) continue;
     // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.

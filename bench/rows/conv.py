@@ -167,9 +167,10 @@ def stem(dtype="float32", **more):
     )  # fmt: skip
 
 
-def plain(name, group=1, dilation=1, last=False):
+def plain(name, group=1, dilation=1, last=False, dtype="float32"):
     """A 3 x 3 convolution of 64 channels to 64 that keeps the size; last: of NHWC."""
     shape, pad = ((1, 56, 56, 64) if last else (1, 64, 56, 56)), dilation
+    half = dtype != "float32"
     terms = 64 // group * 9
 
     def turned(f):
@@ -207,12 +208,13 @@ def plain(name, group=1, dilation=1, last=False):
 
     return Row(
         f"Conv2D 3x3 {'x'.join(map(str, shape))} {name}", "Conv2D", image(*shape), turned(exact) if last else exact,
-        rtol=8 * U, atol=errors(terms), weights=weights,
+        dtype=dtype, rtol=8 * U + (2.0**-8 if half else 0), atol=errors(terms), weights=weights,
         attrs={"out_channel": 64, "kernel_size": [3, 3], "pad_mode": "pad", "pad": [pad] * 4,
                "dilation": [1, 1, dilation, dilation], "group": group, "format": "NHWC" if last else "NCHW"},
-        flops=2.0 * 64 * 56 * 56 * terms, target=1.0, numpy=turned(exact) if last else exact,
-        torch=with_torch, onnx=with_onnx, mindspore=None if last else with_mindspore,
-        missing={"mindspore": "its CPU refuses NHWC"} if last else {},
+        flops=2.0 * 64 * 56 * 56 * terms, target=1.0,
+        numpy=None if half else turned(exact) if last else exact,
+        torch=with_torch, onnx=with_onnx, mindspore=None if last or half else with_mindspore,
+        missing={"mindspore": "its CPU refuses NHWC"} if last and not half else {},
     )  # fmt: skip
 
 
@@ -327,6 +329,8 @@ ROWS = [
     plain("in 4 groups", group=4),
     plain("dilated by 2", dilation=2),
     plain("NHWC", last=True),
+    plain("bf16", dtype="bfloat16"),
+    plain("NHWC bf16", last=True, dtype="bfloat16"),
     Row(
         # A product and a sum, each of numbers up to 30.
         "BatchNorm 8x64x56x56", "", image(8, 64, *MAPS), normalised, rtol=8 * U, atol=8 * 30 * U,

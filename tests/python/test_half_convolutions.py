@@ -62,6 +62,13 @@ def test_sizes(size, layout):
         check(*tensors(kernel, (1, channels, *size), (48, channels, kernel, kernel)), pad_mode="same", format=layout)
 
 
+def test_rows_of_which_most_is_padding_or_which_are_too_wide_to_be_held():
+    """Those are not read tap by tap, by the same weights."""
+    check(*tensors(3, (1, 520, 2, 420), (16, 520, 3, 3)), pad_mode="same")
+    for size in ((3, 3), (40, 3), (3, 40)):
+        check(*tensors(4, (2, 18, *size), (17, 18, 3, 3)), pad_mode="pad", pad=[30] * 4, dilation=[30, 30])
+
+
 @LAYOUT
 @pytest.mark.parametrize("activation", ["none", "relu", "relu6"])
 def test_what_follows(activation, layout):
