@@ -31,6 +31,8 @@ template <class P> struct AmxMatrix {
   int64_t apart;
 };
 using AmxRows = AmxMatrix<const void>;
+// The next 16 words of A's rows, and the next 16 rows of B.
+HWY_INLINE void NextWords(AmxRows &a) { a.at = static_cast<const char *>(a.at) + 64; }
 HWY_INLINE void NextStep(AmxRows &b) { b.at = static_cast<const char *>(b.at) + ::opgraft::simd::kAmxWords * b.apart; }
 constexpr int64_t kPanelRow = 128;  // bytes of a step of a panel
 
@@ -50,17 +52,17 @@ class AmxTiles {
   // kAmxRows. Where the tiles get another number of rows that takes 70 ns. meanwhile() is called with each of the
   // words / kAmxWords steps: what it does by vectors takes no time of the tiles. kFetch: the next step's words of B
   // are brought into L1. Where another process has the core's other half a product takes 0.6 of the time so, else up
-  // to 1.05; lines of B that lie far apart do not gain by it. B: AmxRows, or what has their `at` and `apart` and a
-  // NextStep of its own.
-  template <bool kBytes, bool kFetch, class B, class Meanwhile>
-  HWY_INLINE void Multiply(int64_t rows, AmxRows a, B b, int64_t words, AmxRows add, AmxMatrix<void> c,
+  // to 1.05; lines of B that lie far apart do not gain by it. A and B: AmxRows, or what has their `at` and `apart`
+  // and a NextWords or NextStep of its own.
+  template <bool kBytes, bool kFetch, class A, class B, class Meanwhile>
+  HWY_INLINE void Multiply(int64_t rows, A a, B b, int64_t words, AmxRows add, AmxMatrix<void> c,
                            const Meanwhile &meanwhile) {
     if (rows != rows_) Configure(rows);
     if (rows > kWords) Tiles<kBytes, kFetch, true>(a, b, words, add, c, meanwhile);
     else Tiles<kBytes, kFetch, false>(a, b, words, add, c, meanwhile);
   }
-  template <bool kBytes, bool kFetch, class B = AmxRows>
-  HWY_INLINE void Multiply(int64_t rows, AmxRows a, B b, int64_t words, AmxRows add, AmxMatrix<void> c) {
+  template <bool kBytes, bool kFetch>
+  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c) {
     Multiply<kBytes, kFetch>(rows, a, b, words, add, c, [] {});
   }
 
@@ -92,10 +94,8 @@ class AmxTiles {
     }
   }
 
-  template <bool kBytes, bool kFetch, bool kBoth, class B, class Meanwhile>
-  static HWY_INLINE void Tiles(AmxRows a, B b, int64_t words, AmxRows add, AmxMatrix<void> c,
-                               const Meanwhile &meanwhile) {
-    const char *upper = static_cast<const char *>(a.at), *lower = upper + kWords * a.apart;
+  template <bool kBytes, bool kFetch, bool kBoth, class A, class B, class Meanwhile>
+  static HWY_INLINE void Tiles(A a, B b, int64_t words, AmxRows add, AmxMatrix<void> c, const Meanwhile &meanwhile) {
     const char *old = static_cast<const char *>(add.at);
     char *to = static_cast<char *>(c.at);
     if (old) {
@@ -112,7 +112,9 @@ class AmxTiles {
       OPGRAFT_AMX_ZERO(2);
       OPGRAFT_AMX_ZERO(3);
     }
-    for (int64_t i = 0; i < words; i += kWords, upper += 64, lower += 64) {
+    for (int64_t i = 0; i < words; i += kWords) {
+      const char *upper = static_cast<const char *>(a.at), *lower = upper + kWords * a.apart;
+      NextWords(a);
       const char *at = static_cast<const char *>(b.at);
       NextStep(b);
       const char *next = static_cast<const char *>(b.at);
@@ -154,7 +156,7 @@ template <class Sum, class Place, class Follow> class AmxFollowed {
   explicit AmxFollowed(const Follow &follow) : follow_(follow) {}
 
   // As AmxTiles has it; `place` is kept until the next call.
-  HWY_INLINE void Multiply(int64_t rows, AmxRows a, AmxRows b, int64_t words, const Place &place) {
+  template <class A> HWY_INLINE void Multiply(int64_t rows, A a, AmxRows b, int64_t words, const Place &place) {
     const int64_t steps = std::max<int64_t>(words / ::opgraft::simd::kAmxWords, 1);
     const int64_t each = (rows_ - row_ + steps - 1) / steps;
     tiles_.template Multiply<std::is_same_v<Sum, int32_t>, true>(rows, a, b, words, {}, {sums_[odd_], kPanelRow},

@@ -198,7 +198,7 @@ template <class T> HWY_NOINLINE void PanelsByTiles(const GemmTile &g, int64_t p0
     for (int64_t row = m0, rows; row < m1; row += rows) {
       rows = std::min(m1 - row, ::opgraft::simd::kAmxRows);
       FetchC<T>(g, row, rows, column, width);
-      tiles.Multiply(rows, {g.a + row * g.lda, g.lda * 4}, {b, kPanelRow}, g.k, {row, column, width});
+      tiles.Multiply(rows, AmxRows{g.a + row * g.lda, g.lda * 4}, {b, kPanelRow}, g.k, {row, column, width});
     }
   }
   tiles.Finish();

@@ -51,7 +51,9 @@ struct Conv {
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
   // bfloat16 that AMX multiplies: weights are rows of words(), by output channel; NHWC: panels of so many steps.
   bool tiles = false;
-  bool by_tap = false;  // tiles, NCHW: a word is two channels' at one tap, tap by tap; else two neighbours of weight's
+  // Tiles: a word is two channels' at one tap, tap by tap. Else two neighbours of weight's, NHWC the same where
+  // channels are whole words of a tile.
+  bool by_tap = false;
   ConvCut cut{};
 
   int64_t pixels() const { return h.out * w.out; }
@@ -134,6 +136,8 @@ inline int64_t half_floats(const Conv &g, int64_t pixels) {
 inline int64_t tap_positions(const ConvCut &c, int64_t rows) {
   return odd_lines((rows * c.line + simd::kAmxRows - 1) / simd::kAmxRows * simd::kAmxRows);
 }
+// NHWC: floats from one position's words to the next one's. Where 32 of them would meet in few sets of L1, more.
+inline int64_t tap_floats(const Conv &g) { return g.tap_words() <= 128 ? g.tap_words() : odd_lines(g.tap_words()); }
 // Rows or pixels of band b: [first, last).
 inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {
   const int64_t blocks = (c.size + c.grain - 1) / c.grain;

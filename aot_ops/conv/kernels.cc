@@ -79,7 +79,7 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   int64_t more = !g.tiles ? two * c.stride : g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
   if (g.tiles && c.source == ConvSource::kPadded) {
     c.stride = odd_lines(c.stride + c.line);  // what the last tile's taps reach behind
-    more = simd::kAmxRows * tap_positions(c, rows);
+    more = g.nhwc ? c.stride * (tap_floats(g) - c.steps) : simd::kAmxRows * tap_positions(c, rows);
   }
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
 }
@@ -153,7 +153,10 @@ bool in_tiles(const Conv &g) {
   const auto dense = [](const Window &w) { return w.span() <= 64 && w.stride <= 4; };
   return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && g.m() >= 16 && g.k() >= 32 && dense(g.h) && dense(g.w);
 }
-bool in_words_by_tap(const Conv &g) { return g.tiles && !g.nhwc && g.taps() > 1 && g.channels / g.groups >= 16; }
+bool in_words_by_tap(const Conv &g) {
+  const int64_t each = g.channels / g.groups;
+  return g.tiles && g.taps() > 1 && (g.nhwc ? each % (2 * simd::kAmxWords) == 0 : each >= 16);
+}
 bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
 
 int64_t general_packed_floats(const Conv &g) {
@@ -184,7 +187,7 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
   for (int64_t unit = begin; unit < end; ++unit) {
     const int64_t group = unit / panels, first = unit % panels * width, outputs = std::min(width, m - first);
     const char *from = static_cast<const char *>(g.weight) + (group * m + first) * k * element;
-    if (g.by_tap) {
+    if (g.by_tap && !g.nhwc) {
       const auto *number = reinterpret_cast<const uint16_t *>(from);
       auto *row = reinterpret_cast<uint16_t *>(dst) + (group * m + first) * 2 * odd_lines(g.words());
       std::fill_n(row, outputs * 2 * odd_lines(g.words()), uint16_t(0));

@@ -1,7 +1,7 @@
 // Per SIMD target: the convolution of bfloat16 by AMX's tiles. NCHW: weights are rows of output channels, each with its
 // C * kH * kW numbers in their order and zeros up to words() pairs, or pairs of channels tap by tap; what the pixels of
-// a band see is columns of such pairs, a row for each word, or x itself as pairs of channels, which each tap sees from
-// another place on. NHWC: what a pixel sees is a row of numbers and zeros, the weights are panels of pairs.
+// a band see is columns of such pairs, a row for each word. NHWC: what a pixel sees is a row of numbers and zeros, the
+// weights are panels of pairs. taps-inl.h has the forms that make no such columns or rows.
 #include "conv.h"
 
 #if defined(OPGRAFT_CONV_TILES_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -13,6 +13,7 @@
 
 #include "aot_ops/common/amx-inl.h"
 #include "fill-inl.h"
+#include "taps-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -190,146 +191,14 @@ HWY_INLINE void PixelTiles(const Conv &g, const TilePart &t, AmxRows pixels, Amx
 }
 #endif
 
-#if HWY_TARGET == HWY_AVX3
-// B of a pixel and its neighbours: 16 pairs of channels at a time, then from the next tap's place on.
-struct TapSteps {
-  const float *from;    // what the first pixel's first element would be
-  const int64_t *taps;  // floats from there to each tap
-  int64_t apart, steps, left;
-  const void *at;
-};
-HWY_INLINE void NextStep(TapSteps &b) {
-  if (--b.left) {
-    b.at = static_cast<const char *>(b.at) + kConvLine * b.apart;
-    return;
-  }
-  b.left = b.steps;
-  b.at = b.from + *++b.taps;
-}
-
-// to[i] = lower[i * stride] | upper[i * stride] << 16 for i < n, and whole vectors behind these; reads nothing behind
-// the last of them. upper: or null, of zeros.
-HWY_INLINE void PairSpread(const uint16_t *lower, const uint16_t *upper, int64_t stride, int64_t n, uint32_t *to) {
-  const hn::ScalableTag<uint32_t> d32;
-  const hn::Rebind<uint16_t, decltype(d32)> d16;
-  const auto word = [&](int64_t i)
-                        HWY_ATTR { return lower[i * stride] | (upper ? uint32_t(upper[i * stride]) << 16 : 0u); };
-  int64_t i = 0;
-  if (upper && stride == 1) {
-    for (; i + kLanes <= n; i += kLanes) PairHalves<true>(lower + i, upper + i, kLanes, to + i);
-    if (i == n) return;
-    const auto rest = size_t(n - i);
-    const auto upper_words = hn::PromoteTo(d32, LoadBitsN(d16, upper + i, rest));
-    hn::StoreU(hn::Or(hn::PromoteTo(d32, LoadBitsN(d16, lower + i, rest)), hn::ShiftLeft<16>(upper_words)), d32,
-               to + i);
-    return;
-  }
-  if (upper && stride == 2) {  // the lower halves of words, of which the last may end behind x
-    const auto words = [](const uint16_t *from) HWY_ATTR { return reinterpret_cast<const uint32_t *>(from); };
-    const auto mask = hn::Set(d32, 0xffffu);
-    for (; i + kLanes < n; i += kLanes) {
-      const auto low = hn::And(hn::LoadU(d32, words(lower + 2 * i)), mask);
-      hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(hn::LoadU(d32, words(upper + 2 * i)))), d32, to + i);
-    }
-    const auto rest = hn::FirstN(d32, size_t(n - 1 - i));
-    const auto low = hn::And(hn::MaskedLoad(rest, d32, words(lower + 2 * i)), mask);
-    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(hn::MaskedLoad(rest, d32, words(upper + 2 * i)))), d32, to + i);
-    to[n - 1] = word(n - 1);
-    return;
-  }
-  for (; i < n; ++i) to[i] = word(i);
-}
-
-// The rows of x that the rows [first, last) of y see, with their padding, as pairs of channels; by phase, every
-// stride-th row and column. What is written behind a row is written over by what comes next; behind the last one of a
-// pair there is room.
-HWY_INLINE void FillPairs(const Conv &g, const uint16_t *x, int64_t first, int64_t last, uint32_t *dst) {
-  const ConvCut &c = g.cut;
-  const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in, n = c.line;
-  const int64_t rows = last - first + (g.h.span() - 1) / g.h.stride;
-  for (int64_t pair = 0; pair < c.steps; ++pair, x += 2 * plane, dst += c.stride) {
-    if (2 * pair >= each) {
-      std::fill_n(dst, c.stride, 0u);
-      continue;
-    }
-    for (int64_t phase = 0; phase < g.row_phases() * g.phases(); ++phase) {
-      Window w = g.w;  // of one element, from the phase's column on
-      w.before -= phase % g.phases();
-      int64_t begin, end;
-      Inside(w, 0, 0, n, &begin, &end);
-      uint32_t *to = dst + phase * c.plane;
-      for (int64_t r = 0; r < rows; ++r, to += n) {
-        const int64_t row = g.h.at(first + r, 0) + phase / g.phases();
-        if (row < 0 || row >= g.h.in || begin >= end) {
-          std::fill_n(to, n, 0u);
-          continue;
-        }
-        const uint16_t *from = x + row * g.w.in + w.at(begin, 0);
-        std::fill_n(to, begin, 0u);
-        PairSpread(from, 2 * pair + 1 < each ? from + plane : nullptr, w.stride, end - begin, to + begin);
-        std::fill_n(to + end, n - end, 0u);
-      }
-    }
-  }
-}
-
-// Units of bands of y's rows. A thread's scratch holds pairs of channels and the sums of 32 output channels at all
-// positions of the band, those of the padding among them.
-HWY_INLINE void TapUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
-  const ConvCut &c = g.cut;
-  const int64_t m = g.m(), ld = odd_lines(g.words()), panels = (m + kPanel - 1) / kPanel;
-  int64_t *held = reinterpret_cast<int64_t *>(scratch), *taps = held + 1;
-  float *pairs = scratch + scratch_head(c), *sums = pairs + c.steps * c.stride;
-  for (int64_t t = 0; t <= c.taps; ++t) {  // and one behind, which nothing reads
-    const int64_t k = t / g.w.kernel * g.h.dilation, l = t % g.w.kernel * g.w.dilation;
-    taps[t] = t == c.taps
-                  ? 0
-                  : (k % g.h.stride * g.phases() + l % g.w.stride) * c.plane + k / g.h.stride * c.line + l / g.w.stride;
-  }
-  AmxTiles tiles;
-  for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t part = unit % c.parts, band = unit / c.parts, group = band / c.bands % g.groups;
-    const int64_t image = band / c.bands / g.groups;
-    int64_t first, last;
-    band_of(c, band % c.bands, &first, &last);
-    if (*held != band) {
-      const int64_t at = (image * g.channels + group * (g.channels / g.groups)) * g.h.in * g.w.in;
-      FillPairs(g, static_cast<const uint16_t *>(g.x) + at, first, last, reinterpret_cast<uint32_t *>(pairs));
-      *held = band;
-    }
-    const int64_t rows = last - first, apart = tap_positions(c, rows), steps = g.words() / kConvLine;
-    const int64_t end_row = std::min(m, (part + 1) * panels / c.parts * kPanel);
-    for (int64_t row = part * panels / c.parts * kPanel; row < end_row; row += kPanel) {
-      const int64_t o = group * m + row, outputs = std::min(kPanel, m - row);
-      // What follows the sums of a row of y is done with the steps of the tiles behind it.
-      int64_t done = 0, ready = 0;  // rows of all output channels
-      const auto follow = [&](int64_t most) HWY_ATTR {
-        for (const int64_t until = std::min(ready, done + most); done < until; ++done) {
-          const int64_t i = done / outputs, r = done % outputs;
-          Finish<false, ::opgraft::bfloat16>(g, o + r, sums + r * apart + i * c.line,
-                                             (image * g.outputs + o + r) * g.pixels() + (first + i) * g.w.out, g.w.out);
-        }
-      };
-      for (int64_t p = 0; p < rows * c.line; p += kPanel) {
-        const TapSteps b{pairs + p, taps, c.stride * 4, c.steps / kConvLine, c.steps / kConvLine, pairs + p + taps[0]};
-        const int64_t each = (ready - done + steps - 1) / steps;
-        tiles.Multiply<false, false>(outputs, {g.packed + o * ld, ld * 4}, b, g.words(), {}, {sums + p, apart * 4},
-                                     [&]() HWY_ATTR { follow(each); });
-        ready = std::min(rows, (p + kPanel) / c.line) * outputs;
-      }
-      follow(ready);
-    }
-  }
-}
-#endif
-
 // Units of work as GeneralUnits has them. A thread's scratch holds columns of words, then the rows they are made of, or
 // rows of words.
 inline void TileUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
 #if HWY_TARGET == HWY_AVX3
   static_assert(kPanel == ::opgraft::simd::kAmxRows);
   const ConvCut &c = g.cut;
-  if (c.source == ConvSource::kPadded) return TapUnits(g, begin, end, scratch);
+  if (c.source == ConvSource::kPadded)
+    return g.nhwc ? PixelTapUnits(g, begin, end, scratch) : ChannelTapUnits(g, begin, end, scratch);
   const int64_t m = g.m(), ld = odd_lines(g.words()), panels = (m + kPanel - 1) / kPanel;
   const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in;
   const bool in_place = g.nhwc && g.flat() && 2 * g.words() == g.k() && g.channels % 1024;  // not in one set of L1

@@ -42,7 +42,7 @@ def check(x, w, *more, op="Conv2D", **attrs):
 @LAYOUT
 @pytest.mark.parametrize("stride, dilation", [(1, 1), (2, 1), ((1, 2), 1), (3, 1), (1, 2), (2, (3, 1))])
 @pytest.mark.parametrize("kernel", [(1, 1), (3, 3), (7, 7), (2, 5)])
-@pytest.mark.parametrize("channels, outputs, group", [(3, 16, 1), (33, 65, 1), (64, 32, 1), (10, 36, 2)])
+@pytest.mark.parametrize("channels, outputs, group", [(3, 16, 1), (33, 65, 1), (64, 32, 1), (10, 36, 2), (64, 70, 2)])
 def test_windows(stride, dilation, kernel, channels, outputs, group, layout):
     attrs = {"format": layout, "stride": CONV.pair(stride), "dilation": CONV.pair(dilation), "group": group}
     for size in ((19, 21), (20, 6), (1, 40)):
@@ -62,11 +62,18 @@ def test_sizes(size, layout):
         check(*tensors(kernel, (1, channels, *size), (48, channels, kernel, kernel)), pad_mode="same", format=layout)
 
 
-def test_rows_of_which_most_is_padding_or_which_are_too_wide_to_be_held():
+@LAYOUT
+def test_rows_of_which_most_is_padding_or_which_are_too_wide_to_be_held(layout):
     """Those are not read tap by tap, by the same weights."""
-    check(*tensors(3, (1, 520, 2, 420), (16, 520, 3, 3)), pad_mode="same")
+    check(*tensors(3, (1, 544, 2, 420), (16, 544, 3, 3)), pad_mode="same", format=layout)
     for size in ((3, 3), (40, 3), (3, 40)):
-        check(*tensors(4, (2, 18, *size), (17, 18, 3, 3)), pad_mode="pad", pad=[30] * 4, dilation=[30, 30])
+        given = tensors(4, (2, 32, *size), (17, 32, 3, 3))
+        check(*given, pad_mode="pad", pad=[30] * 4, dilation=[30, 30], format=layout)
+
+
+@LAYOUT
+def test_pixels_of_so_many_channels_that_they_lie_further_apart(layout):
+    check(*tensors(3, (2, 288, 5, 9), (40, 288, 3, 2)), pad_mode="same", format=layout)
 
 
 @LAYOUT

@@ -1,0 +1,255 @@
+// Per SIMD target: the convolution of bfloat16 by AMX's tiles, tap by tap. The rows of x that a band of y sees are held
+// with their padding, by phase (every stride-th row and column), once: NCHW as words of two channels, of which 16 are a
+// tile's rows; NHWC as they are, 16 or 32 pixels a tile's rows. An element of the window is a distance from the pixel;
+// the positions of a band's rows and of the padding between them are multiplied in one run.
+#include "conv.h"
+
+#if defined(OPGRAFT_CONV_TAPS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef OPGRAFT_CONV_TAPS_INL_H_
+#undef OPGRAFT_CONV_TAPS_INL_H_
+#else
+#define OPGRAFT_CONV_TAPS_INL_H_
+#endif
+
+#include "aot_ops/common/amx-inl.h"
+#include "fill-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace opgraft::HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3
+// What pixels that lie beside each other see: 16 pairs of channels at a time, then from the next tap's place on.
+struct TapSteps {
+  const float *from;    // what the first pixel's first element would be
+  const int64_t *taps;  // floats from there to each tap
+  int64_t apart, steps, left;
+  const void *at;
+
+  HWY_INLINE TapSteps(const float *from, const int64_t *taps, int64_t apart, int64_t steps)
+      : from(from), taps(taps), apart(apart), steps(steps), left(steps), at(from + taps[0]) {}
+  HWY_INLINE void Next(int64_t bytes) {
+    if (--left) {
+      at = static_cast<const char *>(at) + bytes;
+      return;
+    }
+    left = steps;
+    at = from + *++taps;
+  }
+};
+// A word of every pixel is a row, B; or all words of a pixel are, A.
+HWY_INLINE void NextStep(TapSteps &b) { b.Next(kConvLine * b.apart); }
+HWY_INLINE void NextWords(TapSteps &a) { a.Next(64); }
+
+// Floats from the first element of a window to each of them, of which `each` are one position's; and one behind the
+// last, which nothing reads.
+HWY_INLINE void FindTaps(const Conv &g, int64_t each, int64_t *taps) {
+  const ConvCut &c = g.cut;
+  for (int64_t t = 0; t < c.taps; ++t) {
+    const int64_t k = t / g.w.kernel * g.h.dilation, l = t % g.w.kernel * g.w.dilation;
+    const int64_t phase = k % g.h.stride * g.phases() + l % g.w.stride;
+    taps[t] = (phase * c.plane + k / g.h.stride * c.line + l / g.w.stride) * each;
+  }
+  taps[c.taps] = 0;
+}
+
+// What a unit works on: output channels from the panel [row, end_row) on, the rows [first, last) of an image.
+struct TapBand {
+  int64_t band, image, group, row, end_row, first, last;
+  HWY_INLINE TapBand(const Conv &g, int64_t unit) {
+    const ConvCut &c = g.cut;
+    const int64_t part = unit % c.parts, m = g.m(), panels = (m + kPanel - 1) / kPanel;
+    band = unit / c.parts, group = band / c.bands % g.groups, image = band / c.bands / g.groups;
+    row = part * panels / c.parts * kPanel, end_row = std::min(m, (part + 1) * panels / c.parts * kPanel);
+    band_of(c, band % c.bands, &first, &last);
+  }
+};
+
+// The columns [begin, end) of a phase's line that lie in x, from column `at` of it on.
+struct TapLine {
+  int64_t at, begin, end;
+  HWY_INLINE TapLine(const Conv &g, int64_t phase) {
+    Window w = g.w;  // of one element, from the phase's column on
+    w.before -= phase % g.phases();
+    Inside(w, 0, 0, g.cut.line, &begin, &end);
+    at = w.at(begin, 0);
+  }
+};
+
+// to[i] = lower[i * stride] | upper[i * stride] << 16 for i < n, and whole vectors behind these; reads nothing behind
+// the last of them. upper: or null, of zeros.
+HWY_INLINE void PairSpread(const uint16_t *lower, const uint16_t *upper, int64_t stride, int64_t n, uint32_t *to) {
+  const hn::ScalableTag<uint32_t> d32;
+  const hn::Rebind<uint16_t, decltype(d32)> d16;
+  const auto word = [&](int64_t i)
+                        HWY_ATTR { return lower[i * stride] | (upper ? uint32_t(upper[i * stride]) << 16 : 0u); };
+  int64_t i = 0;
+  if (upper && stride == 1) {
+    for (; i + kLanes <= n; i += kLanes) PairHalves<true>(lower + i, upper + i, kLanes, to + i);
+    if (i == n) return;
+    const auto rest = size_t(n - i);
+    const auto upper_words = hn::PromoteTo(d32, LoadBitsN(d16, upper + i, rest));
+    hn::StoreU(hn::Or(hn::PromoteTo(d32, LoadBitsN(d16, lower + i, rest)), hn::ShiftLeft<16>(upper_words)), d32,
+               to + i);
+    return;
+  }
+  if (upper && stride == 2) {  // the lower halves of words, of which the last may end behind x
+    const auto words = [](const uint16_t *from) HWY_ATTR { return reinterpret_cast<const uint32_t *>(from); };
+    const auto mask = hn::Set(d32, 0xffffu);
+    for (; i + kLanes < n; i += kLanes) {
+      const auto low = hn::And(hn::LoadU(d32, words(lower + 2 * i)), mask);
+      hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(hn::LoadU(d32, words(upper + 2 * i)))), d32, to + i);
+    }
+    const auto rest = hn::FirstN(d32, size_t(n - 1 - i));
+    const auto low = hn::And(hn::MaskedLoad(rest, d32, words(lower + 2 * i)), mask);
+    hn::StoreU(hn::Or(low, hn::ShiftLeft<16>(hn::MaskedLoad(rest, d32, words(upper + 2 * i)))), d32, to + i);
+    to[n - 1] = word(n - 1);
+    return;
+  }
+  for (; i < n; ++i) to[i] = word(i);
+}
+
+// The rows of x that the rows [first, last) of y see, with their padding, as pairs of channels; by phase, every
+// stride-th row and column. What is written behind a row is written over by what comes next; behind the last one of a
+// pair there is room.
+HWY_INLINE void FillPairs(const Conv &g, const uint16_t *x, int64_t first, int64_t last, uint32_t *dst) {
+  const ConvCut &c = g.cut;
+  const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in, n = c.line;
+  const int64_t rows = last - first + (g.h.span() - 1) / g.h.stride;
+  for (int64_t pair = 0; pair < c.steps; ++pair, x += 2 * plane, dst += c.stride) {
+    if (2 * pair >= each) {
+      std::fill_n(dst, c.stride, 0u);
+      continue;
+    }
+    for (int64_t phase = 0; phase < g.row_phases() * g.phases(); ++phase) {
+      const TapLine line(g, phase);
+      const int64_t begin = line.begin, end = line.end;
+      uint32_t *to = dst + phase * c.plane;
+      for (int64_t r = 0; r < rows; ++r, to += n) {
+        const int64_t row = g.h.at(first + r, 0) + phase / g.phases();
+        if (row < 0 || row >= g.h.in || begin >= end) {
+          std::fill_n(to, n, 0u);
+          continue;
+        }
+        const uint16_t *from = x + row * g.w.in + line.at;
+        std::fill_n(to, begin, 0u);
+        PairSpread(from, 2 * pair + 1 < each ? from + plane : nullptr, g.w.stride, end - begin, to + begin);
+        std::fill_n(to + end, n - end, 0u);
+      }
+    }
+  }
+}
+
+// Units of bands of y's rows, NCHW. A thread's scratch holds pairs of channels and the sums of 32 output channels at
+// all positions of the band, those of the padding among them.
+HWY_INLINE void ChannelTapUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  const ConvCut &c = g.cut;
+  const int64_t m = g.m(), ld = odd_lines(g.words()), steps = g.words() / kConvLine;
+  int64_t *held = reinterpret_cast<int64_t *>(scratch), *taps = held + 1;
+  float *pairs = scratch + scratch_head(c), *sums = pairs + c.steps * c.stride;
+  FindTaps(g, 1, taps);
+  AmxTiles tiles;
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const TapBand b(g, unit);
+    if (*held != b.band) {
+      const int64_t at = (b.image * g.channels + b.group * (g.channels / g.groups)) * g.h.in * g.w.in;
+      FillPairs(g, static_cast<const uint16_t *>(g.x) + at, b.first, b.last, reinterpret_cast<uint32_t *>(pairs));
+      *held = b.band;
+    }
+    const int64_t rows = b.last - b.first, apart = tap_positions(c, rows);
+    for (int64_t row = b.row; row < b.end_row; row += kPanel) {
+      const int64_t o = b.group * m + row, outputs = std::min(kPanel, m - row);
+      // What follows the sums of a row of y is done with the steps of the tiles behind it.
+      int64_t done = 0, ready = 0;  // rows of all output channels
+      const auto follow = [&](int64_t most) HWY_ATTR {
+        for (const int64_t until = std::min(ready, done + most); done < until; ++done) {
+          const int64_t i = done / outputs, r = done % outputs;
+          Finish<false, ::opgraft::bfloat16>(g, o + r, sums + r * apart + i * c.line,
+                                             (b.image * g.outputs + o + r) * g.pixels() + (b.first + i) * g.w.out,
+                                             g.w.out);
+        }
+      };
+      for (int64_t p = 0; p < rows * c.line; p += kPanel) {
+        const int64_t each = (ready - done + steps - 1) / steps;
+        tiles.Multiply<false, false>(outputs, AmxRows{g.packed + o * ld, ld * 4},
+                                     TapSteps(pairs + p, taps, c.stride * 4, c.steps / kConvLine), g.words(), {},
+                                     {sums + p, apart * 4}, [&]() HWY_ATTR { follow(each); });
+        ready = std::min(rows, (p + kPanel) / c.line) * outputs;
+      }
+      follow(ready);
+    }
+  }
+}
+
+// The rows of x that the rows [first, last) of y see, with their padding, NHWC, a pixel's channels `ld` numbers apart;
+// by phase, every stride-th row and column.
+HWY_INLINE void FillPixels(const Conv &g, const uint16_t *x, int64_t first, int64_t last, int64_t ld, uint16_t *dst) {
+  const ConvCut &c = g.cut;
+  const int64_t each = g.channels / g.groups, rows = last - first + (g.h.span() - 1) / g.h.stride;
+  const bool whole = ld == g.channels && g.w.stride == 1;  // a row of pixels is one of numbers
+  for (int64_t phase = 0; phase < g.row_phases() * g.phases(); ++phase) {
+    const TapLine line(g, phase);
+    uint16_t *to = dst + phase * c.plane * ld;
+    for (int64_t r = 0; r < rows; ++r, to += c.line * ld) {
+      const int64_t row = g.h.at(first + r, 0) + phase / g.phases();
+      if (row < 0 || row >= g.h.in || line.begin >= line.end) {
+        std::fill_n(to, c.line * ld, uint16_t(0));
+        continue;
+      }
+      const uint16_t *from = x + (row * g.w.in + line.at) * g.channels;
+      std::fill_n(to, line.begin * ld, uint16_t(0));
+      if (whole) std::copy_n(from, (line.end - line.begin) * each, to + line.begin * ld);
+      else
+        for (int64_t q = line.begin; q < line.end; ++q, from += g.w.stride * g.channels)
+          std::copy_n(from, each, to + q * ld);
+      std::fill_n(to + line.end * ld, (c.line - line.end) * ld, uint16_t(0));
+    }
+  }
+}
+
+// Units of bands of y's rows, NHWC. A thread's scratch holds the pixels of x.
+struct PixelTapPlace {
+  int64_t o, n, image, first, rows, position;
+};
+struct FollowPixelTaps {
+  const Conv &g;
+  HWY_INLINE void operator()(const PixelTapPlace &to, int64_t row, int64_t rows, const float *sums) const {
+    int64_t i = (to.position + row) / g.cut.line, q = (to.position + row) % g.cut.line;
+    for (int64_t r = 0; r < rows && i < to.rows; ++r, sums += kPanel) {
+      if (q < g.w.out)
+        Finish<true, ::opgraft::bfloat16>(
+            g, to.o, sums, (to.image * g.pixels() + (to.first + i) * g.w.out + q) * g.outputs + to.o, to.n);
+      if (++q == g.cut.line) q = 0, ++i;
+    }
+  }
+};
+HWY_INLINE void PixelTapUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
+  const ConvCut &c = g.cut;
+  const int64_t m = g.m(), panels = (m + kPanel - 1) / kPanel, each = g.channels / g.groups, ld = tap_floats(g);
+  int64_t *held = reinterpret_cast<int64_t *>(scratch), *taps = held + 1;
+  float *pixels = scratch + scratch_head(c);
+  FindTaps(g, ld, taps);
+  AmxFollowed<float, PixelTapPlace, FollowPixelTaps> tiles(FollowPixelTaps{g});
+  for (int64_t unit = begin; unit < end; ++unit) {
+    const TapBand b(g, unit);
+    if (*held != b.band) {
+      const int64_t at = b.image * g.channels * g.h.in * g.w.in + b.group * each;
+      FillPixels(g, static_cast<const uint16_t *>(g.x) + at, b.first, b.last, 2 * ld,
+                 reinterpret_cast<uint16_t *>(pixels));
+      *held = b.band;
+    }
+    const int64_t rows = b.last - b.first;
+    for (int64_t row = b.row; row < b.end_row; row += kPanel) {
+      const float *panel = g.packed + (b.group * panels * kPanel + row) * g.words();
+      for (int64_t p = 0; p < rows * c.line; p += kPanel)
+        tiles.Multiply(std::min(kPanel, rows * c.line - p),
+                       TapSteps(pixels + p * ld, taps, ld * 4, c.steps / kConvLine), {panel, kPanelRow}, g.words(),
+                       {b.group * m + row, std::min(kPanel, m - row), b.image, b.first, rows, p});
+    }
+  }
+  tiles.Finish();
+}
+#endif
+
+}  // namespace opgraft::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
