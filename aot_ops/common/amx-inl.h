@@ -156,13 +156,18 @@ template <class Sum, class Place, class Follow> class AmxFollowed {
   explicit AmxFollowed(const Follow &follow) : follow_(follow) {}
 
   // As AmxTiles has it; `place` is kept until the next call.
-  template <class A> HWY_INLINE void Multiply(int64_t rows, A a, AmxRows b, int64_t words, const Place &place) {
-    const int64_t steps = std::max<int64_t>(words / ::opgraft::simd::kAmxWords, 1);
-    const int64_t each = (rows_ - row_ + steps - 1) / steps;
-    tiles_.template Multiply<std::is_same_v<Sum, int32_t>, true>(rows, a, b, words, {}, {sums_[odd_], kPanelRow},
-                                                                 [&]() HWY_ATTR { Some(each); });
+  template <class A>
+  HWY_INLINE void Multiply(int64_t rows, A a, AmxRows b, int64_t words, AmxRows add, const Place &place) {
+    Add(rows, a, b, words, add, {sums_[odd_], kPanelRow});
     Finish();  // where there are no words
     place_ = place, row_ = 0, rows_ = rows, odd_ = !odd_;
+  }
+  // Sums that nothing follows, to c.
+  template <class A> HWY_INLINE void Add(int64_t rows, A a, AmxRows b, int64_t words, AmxRows add, AmxMatrix<void> c) {
+    const int64_t steps = std::max<int64_t>(words / ::opgraft::simd::kAmxWords, 1);
+    const int64_t each = (rows_ - row_ + steps - 1) / steps;
+    tiles_.template Multiply<std::is_same_v<Sum, int32_t>, true>(rows, a, b, words, add, c,
+                                                                 [&]() HWY_ATTR { Some(each); });
   }
   // The last product's.
   HWY_INLINE void Finish() { Some(rows_); }

@@ -183,51 +183,10 @@ HWY_INLINE void PanelsWhole(const GemmTile &g, int64_t p0, int64_t p1, int64_t m
   }
 }
 
-#if HWY_TARGET == HWY_AVX3
-// The same by AMX's tiles, of whose sums none is C's as it is.
-template <class T> HWY_NOINLINE void PanelsByTiles(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
-  struct Place {
-    int64_t row, column, width;
-  };
-  const auto follow = [&](const Place &at, int64_t row, int64_t rows, const float *sums)
-                          HWY_ATTR { Follow<T, Bf16Pair>(g, sums, at.row + row, rows, at.column, at.width, false); };
-  AmxFollowed<float, Place, decltype(follow)> tiles(follow);
-  for (int64_t panel = p0; panel < p1; ++panel) {
-    const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
-    const Bf16Pair *b = static_cast<const Bf16Pair *>(g.b) + column * g.k;
-    for (int64_t row = m0, rows; row < m1; row += rows) {
-      rows = std::min(m1 - row, ::opgraft::simd::kAmxRows);
-      FetchC<T>(g, row, rows, column, width);
-      tiles.Multiply(rows, AmxRows{g.a + row * g.lda, g.lda * 4}, {b, kPanelRow}, g.k, {row, column, width});
-    }
-  }
-  tiles.Finish();
-}
-#endif
-
-// How many rows are multiplied at a time, and by what.
-struct VectorsOfRows {
-  static HWY_INLINE int64_t Size(int64_t m, int64_t row) { return TileSize(m, row); }
-  template <class B> HWY_INLINE void Multiply(int64_t rows, const float *a, int64_t lda, const B *b, int64_t k,
-                                              const float *add, int64_t ldadd, float *c, int64_t ldc, Ahead ahead) {
-    MicroRowsOf(rows, a, lda, b, k, add, ldadd, c, ldc, ahead);
-  }
-};
-#if HWY_TARGET == HWY_AVX3
-struct TilesOfRows {
-  static HWY_INLINE int64_t Size(int64_t m, int64_t row) { return std::min(m - row, ::opgraft::simd::kAmxRows); }
-  HWY_INLINE void Multiply(int64_t rows, const float *a, int64_t lda, const Bf16Pair *b, int64_t k, const float *add,
-                           int64_t ldadd, float *c, int64_t ldc, Ahead) {
-    tiles.Multiply<false, true>(rows, {a, lda * 4}, {b, kPanelRow}, k, {add, ldadd * 4}, {c, ldc * 4});
-  }
-  AmxTiles tiles;
-};
-#endif
-
 // K in pieces of g.kc, so that the rows of A and a panel's piece stay in L2 while they are used; the sums of the
 // panels stay in `acc`.
-template <class T, class B, class Rows>
-HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1, Rows by) {
+template <class T, class B>
+HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   HWY_ALIGN float acc[kBlockPanels * kMostBlockRows * kPanel];
   for (int64_t k0 = 0; k0 < g.k; k0 += g.kc) {
     const int64_t k = g.k - k0 < g.kc ? g.k - k0 : g.kc;
@@ -242,12 +201,12 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
       const float *bias = TileBias<T>(g, column, width);
       const bool direct = last && Plain<T>(g, width);
       for (int64_t row = m0; row < m1;) {
-        const int64_t rows = by.Size(m1, row);
+        const int64_t rows = TileSize(m1, row);
         const float *a = g.a + row * g.lda + k0;
         float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
         const Ahead ahead = AheadOf(b, next, k, m1 - m0, row - m0, rows);
         if (last) FetchC<T>(g, row, rows, column, width);
-        by.Multiply(rows, a, g.lda, b, k, first ? bias : sums, first ? 0 : kPanel,
+        MicroRowsOf(rows, a, g.lda, b, k, first ? bias : sums, first ? 0 : kPanel,
                     direct ? static_cast<float *>(g.c) + row * g.ldc + column : sums, direct ? g.ldc : kPanel, ahead);
         row += rows;
       }
@@ -256,16 +215,50 @@ HWY_NOINLINE void PanelsInPieces(const GemmTile &g, int64_t p0, int64_t p1, int6
   }
 }
 
+#if HWY_TARGET == HWY_AVX3
+// Both by AMX's tiles, of whose sums none is C's as it is.
+template <class T> HWY_NOINLINE void PanelsByTiles(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
+  struct Place {
+    int64_t row, column, width;
+  };
+  const auto follow = [&](const Place &at, int64_t row, int64_t rows, const float *sums)
+                          HWY_ATTR { Follow<T, Bf16Pair>(g, sums, at.row + row, rows, at.column, at.width, false); };
+  AmxFollowed<float, Place, decltype(follow)> tiles(follow);
+  HWY_ALIGN float acc[kBlockPanels * kMostBlockRows * kPanel];  // of all pieces but the last one
+  int64_t k0 = 0, k;
+  do {
+    k = std::min(g.k - k0, g.kc);
+    for (int64_t panel = p0; panel < p1; ++panel) {
+      const int64_t column = panel * kPanel, width = g.n - column < kPanel ? g.n - column : kPanel;
+      const AmxRows b{static_cast<const Bf16Pair *>(g.b) + column * g.k + k0 * kPanel, kPanelRow};
+      for (int64_t row = m0, rows; row < m1; row += rows) {
+        rows = std::min(m1 - row, ::opgraft::simd::kAmxRows);
+        const AmxRows a{g.a + row * g.lda + k0, g.lda * 4};
+        float *sums = acc + ((panel - p0) * (m1 - m0) + row - m0) * kPanel;
+        const AmxRows before{k0 ? sums : nullptr, kPanelRow};
+        if (k0 + k < g.k) {
+          tiles.Add(rows, a, b, k, before, {sums, kPanelRow});
+          continue;
+        }
+        FetchC<T>(g, row, rows, column, width);
+        tiles.Multiply(rows, a, b, k, before, {row, column, width});
+      }
+    }
+    k0 += k;
+  } while (k0 < g.k);
+  tiles.Finish();
+}
+#endif
+
 template <class T, class B>
 HWY_INLINE void PanelsOf(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
 #if HWY_TARGET == HWY_AVX3
   if constexpr (std::is_same_v<B, Bf16Pair>) {
-    if (::opgraft::simd::by_amx(m1 - m0))
-      return g.kc >= g.k ? PanelsByTiles<T>(g, p0, p1, m0, m1) : PanelsInPieces<T, B>(g, p0, p1, m0, m1, TilesOfRows());
+    if (::opgraft::simd::by_amx(m1 - m0)) return PanelsByTiles<T>(g, p0, p1, m0, m1);
   }
 #endif
   if (g.kc >= g.k) PanelsWhole<T, B>(g, p0, p1, m0, m1);
-  else PanelsInPieces<T, B>(g, p0, p1, m0, m1, VectorsOfRows());
+  else PanelsInPieces<T, B>(g, p0, p1, m0, m1);
 }
 template <class T> void GemmPanels(const GemmTile &g, int64_t p0, int64_t p1, int64_t m0, int64_t m1) {
   OfPanel<T>([&](auto panel) HWY_ATTR { PanelsOf<T, decltype(panel)>(g, p0, p1, m0, m1); });

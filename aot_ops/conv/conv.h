@@ -49,7 +49,7 @@ struct Conv {
   bool winograd = false;                           // which is that of Winograd's tiles
   bool past = false;   // results of the general kernel go past the caches, where these are whole vectors of pixels
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
-  // bfloat16 that AMX multiplies: weights are rows of words(), by output channel; NHWC: panels of so many steps.
+  // bfloat16 that AMX multiplies: weights are rows of steps(), by output channel; NHWC: panels of so many steps.
   bool tiles = false;
   // Tiles: a word is two channels' at one tap, tap by tap. Else two neighbours of weight's, NHWC the same where
   // channels are whole words of a tile.
@@ -60,12 +60,13 @@ struct Conv {
   int64_t taps() const { return h.kernel * w.kernel; }
   int64_t k() const { return channels / groups * taps(); }
   int64_t m() const { return outputs / groups; }
-  // Channels of a group, or pairs of them, and what a pixel of y sees of these.
-  int64_t depth() const { return pairs ? (channels / groups + 1) / 2 : channels / groups; }
-  int64_t steps() const { return depth() * taps(); }
-  // Pairs of what a pixel of y sees, in whole tiles; of each tap where they are by tap.
-  int64_t tap_words() const { return whole_words(channels / groups); }
-  int64_t words() const { return by_tap ? taps() * tap_words() : whole_words(k()); }
+  // Channels of a group, or pairs of them (by tap: in whole tiles), and what a pixel of y sees of these.
+  int64_t depth() const {
+    const int64_t each = channels / groups;
+    return by_tap ? whole_words(each) : pairs ? (each + 1) / 2 : each;
+  }
+  int64_t steps() const { return tiles && !by_tap ? whole_words(k()) : depth() * taps(); }
+  // Pairs of so many numbers, in whole tiles.
   static int64_t whole_words(int64_t numbers) {
     return (numbers + 2 * simd::kAmxWords - 1) / (2 * simd::kAmxWords) * simd::kAmxWords;
   }
@@ -137,12 +138,25 @@ inline int64_t tap_positions(const ConvCut &c, int64_t rows) {
   return odd_lines((rows * c.line + simd::kAmxRows - 1) / simd::kAmxRows * simd::kAmxRows);
 }
 // NHWC: floats from one position's words to the next one's. Where 32 of them would meet in few sets of L1, more.
-inline int64_t tap_floats(const Conv &g) { return g.tap_words() <= 128 ? g.tap_words() : odd_lines(g.tap_words()); }
+inline int64_t tap_floats(const Conv &g) { return g.depth() <= 128 ? g.depth() : odd_lines(g.depth()); }
 // Rows or pixels of band b: [first, last).
 inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {
   const int64_t blocks = (c.size + c.grain - 1) / c.grain;
   *first = std::min(c.size, b * blocks / c.bands * c.grain);
   *last = std::min(c.size, (b + 1) * blocks / c.bands * c.grain);
 }
+
+// Which part of which band a unit is: `band` counts those of all images and groups.
+struct ConvUnit {
+  int64_t part, band, group, image;
+  ConvUnit(const Conv &g, int64_t unit)
+      : part(unit % g.cut.parts),
+        band(unit / g.cut.parts),
+        group(band / g.cut.bands % g.groups),
+        image(band / g.cut.bands / g.groups) {}
+  // The part's panels of output channels of the group's `panels`: [first, last).
+  int64_t first_panel(const ConvCut &c, int64_t panels) const { return part * panels / c.parts; }
+  int64_t last_panel(const ConvCut &c, int64_t panels) const { return (part + 1) * panels / c.parts; }
+};
 
 }  // namespace opgraft

@@ -196,8 +196,8 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
     offsets[t] = c.source == ConvSource::kPadded ? ConvOffset(g, t / g.w.kernel, t % g.w.kernel) : 0;
   const int64_t panels = (g.m() + kPanel - 1) / kPanel, each = g.channels / g.groups, plane = g.h.in * g.w.in;
   for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t part = unit % c.parts, band = unit / c.parts, group = band / c.bands % g.groups;
-    const int64_t image = band / c.bands / g.groups;
+    const ConvUnit u(g, unit);
+    const int64_t band = u.band, group = u.group, image = u.image;
     int64_t first, last;
     band_of(c, band % c.bands, &first, &last);
     const T *x = static_cast<const T *>(g.x) +
@@ -223,7 +223,7 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
                nullptr,
                nullptr,
                BoundsOf(g.activation)};
-    const int64_t p0 = part * panels / c.parts, p1 = (part + 1) * panels / c.parts;
+    const int64_t p0 = u.first_panel(c, panels), p1 = u.last_panel(c, panels);
     if (c.source == ConvSource::kRows) {
       if (*held != band) FillRows(g, x, first, last, filled);
       *held = band;

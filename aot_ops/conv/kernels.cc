@@ -69,17 +69,21 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
 
 // Floats of scratch of a band of `rows`.
 void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
+  const bool padded = c.source == ConvSource::kPadded;
   c.plane = (rows + (g.h.span() - 1) / g.h.stride) * c.line;
-  c.stride = c.source == ConvSource::kPadded ? g.row_phases() * g.phases() * c.plane : rows;
+  c.stride = padded ? g.row_phases() * g.phases() * c.plane : rows;
+  if (g.tiles && padded) c.stride += c.line;  // what the last tile's taps reach behind
   c.stride = (c.stride + 15) / 16 * 16;
   // Bands in place may begin later by less than a line; vectors reach behind columns of words by as much.
   if (c.source == ConvSource::kInPlace || g.tiles) c.stride += kConvLine;
   if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
-  const int64_t two = g.pairs ? 2 * (c.source == ConvSource::kPadded ? 1 : g.taps()) : 0;  // channels, to be paired
-  int64_t more = !g.tiles ? two * c.stride : g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
-  if (g.tiles && c.source == ConvSource::kPadded) {
-    c.stride = odd_lines(c.stride + c.line);  // what the last tile's taps reach behind
+  int64_t more = 0;
+  if (g.pairs) more = 2 * (padded ? 1 : g.taps()) * c.stride;  // channels, to be paired
+  if (g.tiles && padded) {
+    c.stride = odd_lines(c.stride);
     more = g.nhwc ? c.stride * (tap_floats(g) - c.steps) : simd::kAmxRows * tap_positions(c, rows);
+  } else if (g.tiles) {
+    more = g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
   }
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
 }
@@ -160,8 +164,8 @@ bool in_words_by_tap(const Conv &g) {
 bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
 
 int64_t general_packed_floats(const Conv &g) {
-  if (g.tiles && !g.nhwc) return g.outputs * odd_lines(g.words());
-  return g.groups * packed_floats(g.tiles ? g.words() : g.steps(), g.m());
+  if (g.tiles && !g.nhwc) return g.outputs * odd_lines(g.steps());
+  return g.groups * packed_floats(g.steps(), g.m());
 }
 
 // Weights of `outputs` as words of two channels, [O, C / 2, kH, kW].
@@ -189,15 +193,15 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
     const char *from = static_cast<const char *>(g.weight) + (group * m + first) * k * element;
     if (g.by_tap && !g.nhwc) {
       const auto *number = reinterpret_cast<const uint16_t *>(from);
-      auto *row = reinterpret_cast<uint16_t *>(dst) + (group * m + first) * 2 * odd_lines(g.words());
-      std::fill_n(row, outputs * 2 * odd_lines(g.words()), uint16_t(0));
-      for (int64_t o = 0; o < outputs; ++o, row += 2 * odd_lines(g.words()))
+      auto *row = reinterpret_cast<uint16_t *>(dst) + (group * m + first) * 2 * odd_lines(g.steps());
+      std::fill_n(row, outputs * 2 * odd_lines(g.steps()), uint16_t(0));
+      for (int64_t o = 0; o < outputs; ++o, row += 2 * odd_lines(g.steps()))
         for (int64_t c = 0; c < each; ++c)
-          for (int64_t t = 0; t < taps; ++t) row[t * 2 * g.tap_words() + c] = *number++;
+          for (int64_t t = 0; t < taps; ++t) row[t * 2 * g.depth() + c] = *number++;
       continue;
     }
     if (g.tiles) {  // rows of words, as the numbers lie, and zeros
-      const int64_t ld = g.nhwc ? g.words() : odd_lines(g.words());
+      const int64_t ld = g.nhwc ? g.steps() : odd_lines(g.steps());
       float *row = g.nhwc ? turned.data() : dst + (group * m + first) * ld;
       std::fill_n(row, outputs * ld, 0.0f);
       for (int64_t o = 0; o < outputs; ++o) std::memcpy(row + o * ld, from + o * k * element, size_t(k * element));
@@ -231,7 +235,7 @@ void general_plan(Conv &g) {
     ConvCut c;
     c.source = source, c.pixel_lanes = pixel_lanes;
     const bool padded = source == ConvSource::kPadded;
-    c.steps = padded ? (g.tiles ? g.tap_words() : g.depth()) : g.tiles ? g.words() : g.steps();
+    c.steps = padded ? g.depth() : g.steps();
     c.taps = padded ? g.taps() : 1;
     c.size = padded ? g.h.out : g.pixels();
     const int64_t vectors = pixel_lanes && 2 * g.m() > TileRows_simd()() ? 2 : 4;

@@ -43,37 +43,28 @@ HWY_INLINE void NextWords(TapSteps &a) { a.Next(64); }
 // Floats from the first element of a window to each of them, of which `each` are one position's; and one behind the
 // last, which nothing reads.
 HWY_INLINE void FindTaps(const Conv &g, int64_t each, int64_t *taps) {
-  const ConvCut &c = g.cut;
-  for (int64_t t = 0; t < c.taps; ++t) {
-    const int64_t k = t / g.w.kernel * g.h.dilation, l = t % g.w.kernel * g.w.dilation;
-    const int64_t phase = k % g.h.stride * g.phases() + l % g.w.stride;
-    taps[t] = (phase * c.plane + k / g.h.stride * c.line + l / g.w.stride) * each;
-  }
-  taps[c.taps] = 0;
+  const int64_t n = g.cut.taps;
+  for (int64_t t = 0; t < n; ++t) taps[t] = ConvOffset(g, t / g.w.kernel, t % g.w.kernel) * each;
+  taps[n] = 0;
 }
 
-// What a unit works on: output channels from the panel [row, end_row) on, the rows [first, last) of an image.
-struct TapBand {
-  int64_t band, image, group, row, end_row, first, last;
-  HWY_INLINE TapBand(const Conv &g, int64_t unit) {
-    const ConvCut &c = g.cut;
-    const int64_t part = unit % c.parts, m = g.m(), panels = (m + kPanel - 1) / kPanel;
-    band = unit / c.parts, group = band / c.bands % g.groups, image = band / c.bands / g.groups;
-    row = part * panels / c.parts * kPanel, end_row = std::min(m, (part + 1) * panels / c.parts * kPanel);
-    band_of(c, band % c.bands, &first, &last);
-  }
-};
-
-// The columns [begin, end) of a phase's line that lie in x, from column `at` of it on.
-struct TapLine {
-  int64_t at, begin, end;
-  HWY_INLINE TapLine(const Conv &g, int64_t phase) {
+// run(position, row, column, begin, end) for every row of x, by phase, that the rows [first, last) of y see: from
+// `position` on it has g.cut.line elements, of which [begin, end) lie in x, from this row and column of it on.
+template <class Run> HWY_INLINE void EachPaddedRow(const Conv &g, int64_t first, int64_t last, const Run &run) {
+  const ConvCut &c = g.cut;
+  const int64_t rows = last - first + (g.h.span() - 1) / g.h.stride;
+  for (int64_t phase = 0; phase < g.row_phases() * g.phases(); ++phase) {
     Window w = g.w;  // of one element, from the phase's column on
     w.before -= phase % g.phases();
-    Inside(w, 0, 0, g.cut.line, &begin, &end);
-    at = w.at(begin, 0);
+    int64_t begin, end;
+    Inside(w, 0, 0, c.line, &begin, &end);
+    for (int64_t r = 0; r < rows; ++r) {
+      const int64_t row = g.h.at(first + r, 0) + phase / g.phases();
+      const bool in = row >= 0 && row < g.h.in && begin < end;
+      run(phase * c.plane + r * c.line, in ? row : 0, in ? w.at(begin, 0) : 0, in ? begin : 0, in ? end : 0);
+    }
   }
-};
+}
 
 // to[i] = lower[i * stride] | upper[i * stride] << 16 for i < n, and whole vectors behind these; reads nothing behind
 // the last of them. upper: or null, of zeros.
@@ -84,7 +75,8 @@ HWY_INLINE void PairSpread(const uint16_t *lower, const uint16_t *upper, int64_t
                         HWY_ATTR { return lower[i * stride] | (upper ? uint32_t(upper[i * stride]) << 16 : 0u); };
   int64_t i = 0;
   if (upper && stride == 1) {
-    for (; i + kLanes <= n; i += kLanes) PairHalves<true>(lower + i, upper + i, kLanes, to + i);
+    i = n / kLanes * kLanes;
+    PairHalves<true>(lower, upper, i, to);
     if (i == n) return;
     const auto rest = size_t(n - i);
     const auto upper_words = hn::PromoteTo(d32, LoadBitsN(d16, upper + i, rest));
@@ -108,34 +100,25 @@ HWY_INLINE void PairSpread(const uint16_t *lower, const uint16_t *upper, int64_t
   for (; i < n; ++i) to[i] = word(i);
 }
 
-// The rows of x that the rows [first, last) of y see, with their padding, as pairs of channels; by phase, every
-// stride-th row and column. What is written behind a row is written over by what comes next; behind the last one of a
-// pair there is room.
-HWY_INLINE void FillPairs(const Conv &g, const uint16_t *x, int64_t first, int64_t last, uint32_t *dst) {
+// The rows of x that the rows [first, last) of y see, with their padding, as pairs of channels. What is written behind
+// a row is written over by what comes next; behind the last one of a pair there is room.
+HWY_INLINE void FillChannelPairs(const Conv &g, const uint16_t *x, int64_t first, int64_t last, uint32_t *dst) {
   const ConvCut &c = g.cut;
-  const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in, n = c.line;
-  const int64_t rows = last - first + (g.h.span() - 1) / g.h.stride;
-  for (int64_t pair = 0; pair < c.steps; ++pair, x += 2 * plane, dst += c.stride) {
-    if (2 * pair >= each) {
+  const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in;
+  for (int64_t channel = 0; channel < 2 * c.steps; channel += 2, dst += c.stride) {
+    if (channel >= each) {
       std::fill_n(dst, c.stride, 0u);
       continue;
     }
-    for (int64_t phase = 0; phase < g.row_phases() * g.phases(); ++phase) {
-      const TapLine line(g, phase);
-      const int64_t begin = line.begin, end = line.end;
-      uint32_t *to = dst + phase * c.plane;
-      for (int64_t r = 0; r < rows; ++r, to += n) {
-        const int64_t row = g.h.at(first + r, 0) + phase / g.phases();
-        if (row < 0 || row >= g.h.in || begin >= end) {
-          std::fill_n(to, n, 0u);
-          continue;
-        }
-        const uint16_t *from = x + row * g.w.in + line.at;
-        std::fill_n(to, begin, 0u);
-        PairSpread(from, 2 * pair + 1 < each ? from + plane : nullptr, g.w.stride, end - begin, to + begin);
-        std::fill_n(to + end, n - end, 0u);
+    EachPaddedRow(g, first, last, [&](int64_t at, int64_t row, int64_t column, int64_t begin, int64_t end) HWY_ATTR {
+      uint32_t *to = dst + at;
+      std::fill_n(to, begin, 0u);
+      if (begin < end) {
+        const uint16_t *from = x + channel * plane + row * g.w.in + column;
+        PairSpread(from, channel + 1 < each ? from + plane : nullptr, g.w.stride, end - begin, to + begin);
       }
-    }
+      std::fill_n(to + end, c.line - end, 0u);
+    });
   }
 }
 
@@ -143,35 +126,38 @@ HWY_INLINE void FillPairs(const Conv &g, const uint16_t *x, int64_t first, int64
 // all positions of the band, those of the padding among them.
 HWY_INLINE void ChannelTapUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   const ConvCut &c = g.cut;
-  const int64_t m = g.m(), ld = odd_lines(g.words()), steps = g.words() / kConvLine;
+  const int64_t m = g.m(), panels = (m + kPanel - 1) / kPanel, ld = odd_lines(g.steps());
+  const int64_t steps = g.steps() / kConvLine;
   int64_t *held = reinterpret_cast<int64_t *>(scratch), *taps = held + 1;
   float *pairs = scratch + scratch_head(c), *sums = pairs + c.steps * c.stride;
   FindTaps(g, 1, taps);
   AmxTiles tiles;
   for (int64_t unit = begin; unit < end; ++unit) {
-    const TapBand b(g, unit);
-    if (*held != b.band) {
-      const int64_t at = (b.image * g.channels + b.group * (g.channels / g.groups)) * g.h.in * g.w.in;
-      FillPairs(g, static_cast<const uint16_t *>(g.x) + at, b.first, b.last, reinterpret_cast<uint32_t *>(pairs));
-      *held = b.band;
+    const ConvUnit u(g, unit);
+    int64_t first, last;
+    band_of(c, u.band % c.bands, &first, &last);
+    if (*held != u.band) {
+      const int64_t at = (u.image * g.channels + u.group * (g.channels / g.groups)) * g.h.in * g.w.in;
+      FillChannelPairs(g, static_cast<const uint16_t *>(g.x) + at, first, last, reinterpret_cast<uint32_t *>(pairs));
+      *held = u.band;
     }
-    const int64_t rows = b.last - b.first, apart = tap_positions(c, rows);
-    for (int64_t row = b.row; row < b.end_row; row += kPanel) {
-      const int64_t o = b.group * m + row, outputs = std::min(kPanel, m - row);
+    const int64_t rows = last - first, apart = tap_positions(c, rows);
+    for (int64_t panel = u.first_panel(c, panels); panel < u.last_panel(c, panels); ++panel) {
+      const int64_t row = panel * kPanel, o = u.group * m + row, outputs = std::min(kPanel, m - row);
       // What follows the sums of a row of y is done with the steps of the tiles behind it.
       int64_t done = 0, ready = 0;  // rows of all output channels
       const auto follow = [&](int64_t most) HWY_ATTR {
         for (const int64_t until = std::min(ready, done + most); done < until; ++done) {
           const int64_t i = done / outputs, r = done % outputs;
           Finish<false, ::opgraft::bfloat16>(g, o + r, sums + r * apart + i * c.line,
-                                             (b.image * g.outputs + o + r) * g.pixels() + (b.first + i) * g.w.out,
+                                             (u.image * g.outputs + o + r) * g.pixels() + (first + i) * g.w.out,
                                              g.w.out);
         }
       };
       for (int64_t p = 0; p < rows * c.line; p += kPanel) {
         const int64_t each = (ready - done + steps - 1) / steps;
         tiles.Multiply<false, false>(outputs, AmxRows{g.packed + o * ld, ld * 4},
-                                     TapSteps(pairs + p, taps, c.stride * 4, c.steps / kConvLine), g.words(), {},
+                                     TapSteps(pairs + p, taps, c.stride * 4, c.steps / kConvLine), g.steps(), {},
                                      {sums + p, apart * 4}, [&]() HWY_ATTR { follow(each); });
         ready = std::min(rows, (p + kPanel) / c.line) * outputs;
       }
@@ -180,30 +166,19 @@ HWY_INLINE void ChannelTapUnits(const Conv &g, int64_t begin, int64_t end, float
   }
 }
 
-// The rows of x that the rows [first, last) of y see, with their padding, NHWC, a pixel's channels `ld` numbers apart;
-// by phase, every stride-th row and column.
+// The rows of x that the rows [first, last) of y see, with their padding, NHWC, a pixel's channels `ld` numbers apart.
 HWY_INLINE void FillPixels(const Conv &g, const uint16_t *x, int64_t first, int64_t last, int64_t ld, uint16_t *dst) {
-  const ConvCut &c = g.cut;
-  const int64_t each = g.channels / g.groups, rows = last - first + (g.h.span() - 1) / g.h.stride;
+  const int64_t each = g.channels / g.groups, line = g.cut.line;
   const bool whole = ld == g.channels && g.w.stride == 1;  // a row of pixels is one of numbers
-  for (int64_t phase = 0; phase < g.row_phases() * g.phases(); ++phase) {
-    const TapLine line(g, phase);
-    uint16_t *to = dst + phase * c.plane * ld;
-    for (int64_t r = 0; r < rows; ++r, to += c.line * ld) {
-      const int64_t row = g.h.at(first + r, 0) + phase / g.phases();
-      if (row < 0 || row >= g.h.in || line.begin >= line.end) {
-        std::fill_n(to, c.line * ld, uint16_t(0));
-        continue;
-      }
-      const uint16_t *from = x + (row * g.w.in + line.at) * g.channels;
-      std::fill_n(to, line.begin * ld, uint16_t(0));
-      if (whole) std::copy_n(from, (line.end - line.begin) * each, to + line.begin * ld);
-      else
-        for (int64_t q = line.begin; q < line.end; ++q, from += g.w.stride * g.channels)
-          std::copy_n(from, each, to + q * ld);
-      std::fill_n(to + line.end * ld, (c.line - line.end) * ld, uint16_t(0));
-    }
-  }
+  EachPaddedRow(g, first, last, [&](int64_t at, int64_t row, int64_t column, int64_t begin, int64_t end) HWY_ATTR {
+    uint16_t *to = dst + at * ld;
+    const uint16_t *from = x + (row * g.w.in + column) * g.channels;
+    std::fill_n(to, begin * ld, uint16_t(0));
+    if (whole) std::copy_n(from, (end - begin) * each, to + begin * ld);
+    else
+      for (int64_t q = begin; q < end; ++q, from += g.w.stride * g.channels) std::copy_n(from, each, to + q * ld);
+    std::fill_n(to + end * ld, (line - end) * ld, uint16_t(0));
+  });
 }
 
 // Units of bands of y's rows, NHWC. A thread's scratch holds the pixels of x.
@@ -230,20 +205,22 @@ HWY_INLINE void PixelTapUnits(const Conv &g, int64_t begin, int64_t end, float *
   FindTaps(g, ld, taps);
   AmxFollowed<float, PixelTapPlace, FollowPixelTaps> tiles(FollowPixelTaps{g});
   for (int64_t unit = begin; unit < end; ++unit) {
-    const TapBand b(g, unit);
-    if (*held != b.band) {
-      const int64_t at = b.image * g.channels * g.h.in * g.w.in + b.group * each;
-      FillPixels(g, static_cast<const uint16_t *>(g.x) + at, b.first, b.last, 2 * ld,
-                 reinterpret_cast<uint16_t *>(pixels));
-      *held = b.band;
+    const ConvUnit u(g, unit);
+    int64_t first, last;
+    band_of(c, u.band % c.bands, &first, &last);
+    if (*held != u.band) {
+      const int64_t at = u.image * g.channels * g.h.in * g.w.in + u.group * each;
+      FillPixels(g, static_cast<const uint16_t *>(g.x) + at, first, last, 2 * ld, reinterpret_cast<uint16_t *>(pixels));
+      *held = u.band;
     }
-    const int64_t rows = b.last - b.first;
-    for (int64_t row = b.row; row < b.end_row; row += kPanel) {
-      const float *panel = g.packed + (b.group * panels * kPanel + row) * g.words();
+    const int64_t rows = last - first;
+    for (int64_t panel = u.first_panel(c, panels); panel < u.last_panel(c, panels); ++panel) {
+      const int64_t row = panel * kPanel;
+      const float *weights = g.packed + (u.group * panels + panel) * kPanel * g.steps();
       for (int64_t p = 0; p < rows * c.line; p += kPanel)
         tiles.Multiply(std::min(kPanel, rows * c.line - p),
-                       TapSteps(pixels + p * ld, taps, ld * 4, c.steps / kConvLine), {panel, kPanelRow}, g.words(),
-                       {b.group * m + row, std::min(kPanel, m - row), b.image, b.first, rows, p});
+                       TapSteps(pixels + p * ld, taps, ld * 4, c.steps / kConvLine), {weights, kPanelRow}, g.steps(),
+                       {}, {u.group * m + row, std::min(kPanel, m - row), u.image, first, rows, p});
     }
   }
   tiles.Finish();

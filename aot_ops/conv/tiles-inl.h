@@ -1,5 +1,5 @@
 // Per SIMD target: the convolution of bfloat16 by AMX's tiles. NCHW: weights are rows of output channels, each with its
-// C * kH * kW numbers in their order and zeros up to words() pairs, or pairs of channels tap by tap; what the pixels of
+// C * kH * kW numbers in their order and zeros up to steps() pairs, or pairs of channels tap by tap; what the pixels of
 // a band see is columns of such pairs, a row for each word. NHWC: what a pixel sees is a row of numbers and zeros, the
 // weights are panels of pairs. taps-inl.h has the forms that make no such columns or rows.
 #include "conv.h"
@@ -79,7 +79,7 @@ HWY_INLINE void FillWords(const Conv &g, const uint16_t *x, const Block &b, uint
                           int64_t ld) {
   const HalfLines lines(g, b);
   FillHalves(g, x, b, lines, halves);
-  const int64_t each = g.channels / g.groups, wide = g.by_tap ? 2 * g.tap_words() : 1;  // channels side by side
+  const int64_t each = g.channels / g.groups, wide = g.by_tap ? 2 * g.depth() : 1;  // channels side by side
   int64_t c = 0, k = 0, l = 0;
   const auto next = [&]() HWY_ATTR -> const uint16_t * {
     const uint16_t *from = c < each ? halves + c * lines.channel + lines.at(g, k, l) : nullptr;
@@ -89,7 +89,7 @@ HWY_INLINE void FillWords(const Conv &g, const uint16_t *x, const Block &b, uint
     if (k == g.h.kernel) k = 0, c += wide;
     return from;
   };
-  for (int64_t w = 0; w < g.words(); ++w, dst += ld) {
+  for (int64_t w = 0; w < g.steps(); ++w, dst += ld) {
     const uint16_t *lower = next(), *upper = next();
     if (!lower) {
       std::fill_n(dst, b.rows * b.n, 0u);
@@ -132,7 +132,7 @@ HWY_INLINE void PutTiles(const Conv &g, int64_t o, int64_t rows, const float *su
   }
 }
 
-// What the pixels [p0, p1) of y see, NHWC: a row of words() pairs for each, `ld` numbers apart.
+// What the pixels [p0, p1) of y see, NHWC: a row of steps() pairs for each, `ld` numbers apart.
 HWY_INLINE void FillRowsOfWords(const Conv &g, const uint16_t *x, int64_t p0, int64_t p1, uint16_t *dst, int64_t ld) {
   const int64_t each = g.channels / g.groups, wide = g.w.kernel * each;
   const bool together = g.groups == 1 && g.w.dilation == 1;  // elements of a window's row lie side by side
@@ -155,7 +155,7 @@ HWY_INLINE void FillRowsOfWords(const Conv &g, const uint16_t *x, int64_t p0, in
           SpreadHalves(from + (l - first) * g.w.dilation * g.channels, 1, each, to + l * each);
       std::fill_n(to + last * each, wide - last * each, uint16_t(0));
     }
-    std::fill_n(to, 2 * g.words() - g.k(), uint16_t(0));
+    std::fill_n(to, 2 * g.steps() - g.k(), uint16_t(0));
   }
 }
 #endif
@@ -168,10 +168,10 @@ struct TilePart {
 // NCHW, of columns of words.
 HWY_INLINE void ChannelTiles(const Conv &g, const TilePart &t, const float *columns, AmxTiles &tiles) {
   HWY_ALIGN float sums[kPanel * kPanel];
-  const int64_t ld = odd_lines(g.words());
+  const int64_t ld = odd_lines(g.steps());
   for (int64_t q = t.first; q < t.last; q += kPanel) {
     tiles.Multiply<false, false>(t.rows, {g.packed + t.o * ld, ld * 4}, {columns + q - t.first, g.cut.stride * 4},
-                                 g.words(), {}, {sums, kPanel * 4});
+                                 g.steps(), {}, {sums, kPanel * 4});
     PutTiles(g, t.o, t.rows, sums, (t.image * g.outputs + t.o) * g.pixels() + q, std::min(kPanel, t.last - q));
   }
 }
@@ -179,11 +179,11 @@ HWY_INLINE void ChannelTiles(const Conv &g, const TilePart &t, const float *colu
 HWY_INLINE void PixelTiles(const Conv &g, const TilePart &t, AmxRows pixels, AmxTiles &tiles) {
   HWY_ALIGN float sums[kPanel * kPanel];
   const int64_t m = g.m(), panels = (m + kPanel - 1) / kPanel;
-  const float *panel = g.packed + ((t.o / m) * panels * kPanel + t.row) * g.words();
+  const float *panel = g.packed + ((t.o / m) * panels * kPanel + t.row) * g.steps();
   for (int64_t q = t.first; q < t.last; q += kPanel) {
     const int64_t n = std::min(kPanel, t.last - q);
     const AmxRows a{static_cast<const char *>(pixels.at) + (q - t.first) * pixels.apart, pixels.apart};
-    tiles.Multiply<false, false>(n, a, {panel, kPanelRow}, g.words(), {}, {sums, kPanel * 4});
+    tiles.Multiply<false, false>(n, a, {panel, kPanelRow}, g.steps(), {}, {sums, kPanel * 4});
     for (int64_t r = 0; r < n; ++r)
       Finish<true, ::opgraft::bfloat16>(g, t.o, sums + r * kPanel, (t.image * g.pixels() + q + r) * g.outputs + t.o,
                                         t.rows);
@@ -199,15 +199,15 @@ inline void TileUnits(const Conv &g, int64_t begin, int64_t end, float *scratch)
   const ConvCut &c = g.cut;
   if (c.source == ConvSource::kPadded)
     return g.nhwc ? PixelTapUnits(g, begin, end, scratch) : ChannelTapUnits(g, begin, end, scratch);
-  const int64_t m = g.m(), ld = odd_lines(g.words()), panels = (m + kPanel - 1) / kPanel;
+  const int64_t m = g.m(), ld = odd_lines(g.steps()), panels = (m + kPanel - 1) / kPanel;
   const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in;
-  const bool in_place = g.nhwc && g.flat() && 2 * g.words() == g.k() && g.channels % 1024;  // not in one set of L1
+  const bool in_place = g.nhwc && g.flat() && 2 * g.steps() == g.k() && g.channels % 1024;  // not in one set of L1
   int64_t *held = reinterpret_cast<int64_t *>(scratch);
   float *filled = scratch + scratch_head(c);
   AmxTiles tiles;
   for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t part = unit % c.parts, band = unit / c.parts, group = band / c.bands % g.groups;
-    const int64_t image = band / c.bands / g.groups;
+    const ConvUnit u(g, unit);
+    const int64_t band = u.band, group = u.group, image = u.image;
     int64_t first, last;
     band_of(c, band % c.bands, &first, &last);
     const int64_t at = image * g.channels * plane + group * each * (g.nhwc ? 1 : plane);
@@ -216,11 +216,11 @@ inline void TileUnits(const Conv &g, int64_t begin, int64_t end, float *scratch)
       auto *words = reinterpret_cast<uint32_t *>(filled);
       auto *halves = reinterpret_cast<uint16_t *>(filled);
       if (g.nhwc) FillRowsOfWords(g, x, first, last, halves, 2 * ld);
-      else FillColumnsOfWords(g, x, first, last, halves + 2 * g.words() * c.stride, words);
+      else FillColumnsOfWords(g, x, first, last, halves + 2 * g.steps() * c.stride, words);
       *held = band;
     }
-    const int64_t end_row = std::min(m, (part + 1) * panels / c.parts * kPanel);
-    for (int64_t row = part * panels / c.parts * kPanel; row < end_row; row += kPanel) {
+    const int64_t end_row = std::min(m, u.last_panel(c, panels) * kPanel);
+    for (int64_t row = u.first_panel(c, panels) * kPanel; row < end_row; row += kPanel) {
       const TilePart t{image, row, std::min(kPanel, m - row), group * m + row, first, last};
       if (!g.nhwc) ChannelTiles(g, t, filled, tiles);
       else if (in_place) PixelTiles(g, t, {x + first * g.channels, g.channels * 2}, tiles);

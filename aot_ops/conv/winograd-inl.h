@@ -235,8 +235,8 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
   float *v = scratch + 16, *sums = v + 16 * c.position, *rows = sums + 16 * c.sums_position;
   float *padded = rows + 2 * outputs * wide, *turned = padded;
   for (int64_t unit = begin; unit < end; ++unit) {
-    const int64_t part = unit % c.parts, band = unit / c.parts, strip = band % c.strips;
-    const int64_t group = band / c.bands % g.groups, image = band / c.bands / g.groups;
+    const ConvUnit u(g, unit);
+    const int64_t band = u.band, group = u.group, image = u.image, strip = band % c.strips;
     const int64_t of_rows = band / c.strips % rows_of_bands, phase = of_rows / of_phase;
     const int64_t row = of_rows % of_phase * c.grain, column = strip * c.columns;
     const int64_t tall = std::min(c.grain, c.size - row);
@@ -261,8 +261,8 @@ template <class T> void WinogradUnits(const Conv &whole, int64_t begin, int64_t 
       }
       *held = band;
     }
-    const int64_t last = (part + 1) * panels / c.parts;
-    for (int64_t first = part * panels / c.parts, some; first < last; first += some) {
+    const int64_t last = u.last_panel(c, panels);
+    for (int64_t first = u.first_panel(c, panels), some; first < last; first += some) {
       some = std::min(c.block, last - first);
       const int64_t o = first * kTileRows, these = std::min(some * kTileRows, m - o), y = group * m + o;
       for (int64_t p = 0; p < 16; ++p)

@@ -172,7 +172,7 @@ template <class T> HWY_INLINE void DotPanelsOf(const DotTile &g, int64_t p0, int
                             HWY_ATTR { DotFollow<T>(g, at, row, rows, sums); };
     AmxFollowed<int32_t, DotPlace, decltype(follow)> tiles(follow);
     each(::opgraft::simd::kAmxRows, [&](const char *a, int64_t rows, const int8_t *b, const DotPlace &at) HWY_ATTR {
-      tiles.Multiply(rows, AmxRows{a, g.lda}, {b, kPanelRow}, Padded(g.k) / 4, at);
+      tiles.Multiply(rows, AmxRows{a, g.lda}, {b, kPanelRow}, Padded(g.k) / 4, {}, at);
     });
     return tiles.Finish();
   }

@@ -31,6 +31,15 @@ def test_bfloat16(k, n):
         assert (abs(product(a[:m], b).astype(np.float64) - want[:m]) <= most[:m]).all(), m
 
 
+@pytest.mark.parametrize("k", [4100, 9001])
+def test_sums_so_long_that_they_are_made_in_pieces(k):
+    rng = np.random.default_rng(k)
+    a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((225, k), (k, 140)))
+    want, most = a.astype(np.float64) @ b.astype(np.float64), bound(a, b)
+    for m in (3, 33, 192, 225):
+        assert (abs(product(a[:m], b).astype(np.float64) - want[:m]) <= most[:m]).all(), m
+
+
 @pytest.mark.parametrize("k", [33, 34, 64, 130])
 @pytest.mark.parametrize("n", [1, 31, 32, 100])
 def test_a_matrix_that_lies_turned_gives_the_same_bits(k, n):
