@@ -72,7 +72,7 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   const bool padded = c.source == ConvSource::kPadded;
   c.plane = (rows + (g.h.span() - 1) / g.h.stride) * c.line;
   c.stride = padded ? g.row_phases() * g.phases() * c.plane : rows;
-  if (g.tiles && padded) c.stride += c.line;  // what the last tile's taps reach behind
+  if (g.tiles && padded) c.stride += c.line + simd::kAmxRows;  // what the last tile's taps reach behind
   c.stride = (c.stride + 15) / 16 * 16;
   // Bands in place may begin later by less than a line; vectors reach behind columns of words by as much.
   if (c.source == ConvSource::kInPlace || g.tiles) c.stride += kConvLine;

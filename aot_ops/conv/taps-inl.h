@@ -181,19 +181,52 @@ HWY_INLINE void FillPixels(const Conv &g, const uint16_t *x, int64_t first, int6
   });
 }
 
-// Units of bands of y's rows, NHWC. A thread's scratch holds the pixels of x.
+// One of two pointers, without a branch.
+template <class T> HWY_INLINE T *Either(bool first, T *one, T *other) {
+  const auto to = reinterpret_cast<uintptr_t>(one), from = reinterpret_cast<uintptr_t>(other);
+  return reinterpret_cast<T *>(from ^ ((from ^ to) & -uintptr_t(first)));
+}
+
+// Units of bands of y's rows, NHWC. A thread's scratch holds the pixels of x. What follows the sums of a position of
+// the padding goes to a line that nobody reads: to guess at the end of a row, and wrongly, costs more.
 struct PixelTapPlace {
-  int64_t o, n, image, first, rows, position;
+  int64_t o, n, at;      // output channels, and where in y the row is in which the tile begins
+  int64_t rows, column;  // of the band from this row on; of the first position
 };
 struct FollowPixelTaps {
   const Conv &g;
+  ::opgraft::bfloat16 *nowhere;  // kPanel
   HWY_INLINE void operator()(const PixelTapPlace &to, int64_t row, int64_t rows, const float *sums) const {
-    int64_t i = (to.position + row) / g.cut.line, q = (to.position + row) % g.cut.line;
-    for (int64_t r = 0; r < rows && i < to.rows; ++r, sums += kPanel) {
-      if (q < g.w.out)
-        Finish<true, ::opgraft::bfloat16>(
-            g, to.o, sums, (to.image * g.pixels() + (to.first + i) * g.w.out + q) * g.outputs + to.o, to.n);
-      if (++q == g.cut.line) q = 0, ++i;
+    using T = ::opgraft::bfloat16;
+    T *y = static_cast<T *>(g.y), *none = nowhere;
+    const T *residual = static_cast<const T *>(g.residual);
+    const int64_t line = g.cut.line, wide = g.w.out, outputs = g.outputs;
+    int64_t i = 0, q = to.column + row;
+    for (; q >= line; q -= line) ++i;
+    const auto next = [&] {
+      const int64_t last = ++q == line;
+      i += last, q &= last - 1;
+    };
+    if (to.n < kPanel) {
+      for (int64_t r = 0; r < rows; ++r, sums += kPanel, next())
+        if (q < wide && i < to.rows) Finish<true, T>(g, to.o, sums, to.at + (i * wide + q) * outputs, to.n);
+      return;
+    }
+    const hn::ScalableTag<float> d;
+    const ConvBounds bounds = BoundsOf(g.activation);
+    const auto scale = hn::LoadU(d, g.scale + to.o), other_scale = hn::LoadU(d, g.scale + to.o + kLanes);
+    const auto shift = hn::LoadU(d, g.shift + to.o), other_shift = hn::LoadU(d, g.shift + to.o + kLanes);
+    for (int64_t r = 0; r < rows; ++r, sums += kPanel, next()) {
+      const bool in = (q < wide) & (i < to.rows);
+      const int64_t at = to.at + (i * wide + q) * outputs;
+      auto lower = hn::MulAdd(hn::Load(d, sums), scale, shift);
+      auto upper = hn::MulAdd(hn::Load(d, sums + kLanes), other_scale, other_shift);
+      if (residual) {
+        const T *more = Either<const T>(in, residual + at, none);
+        lower = hn::Add(lower, LoadF32(d, more)), upper = hn::Add(upper, LoadF32(d, more + kLanes));
+      }
+      hn::StoreU(RoundToPairs(Clamp(d, bounds, lower), Clamp(d, bounds, upper)), d,
+                 reinterpret_cast<float *>(Either(in, y + at, none)));
     }
   }
 };
@@ -203,7 +236,8 @@ HWY_INLINE void PixelTapUnits(const Conv &g, int64_t begin, int64_t end, float *
   int64_t *held = reinterpret_cast<int64_t *>(scratch), *taps = held + 1;
   float *pixels = scratch + scratch_head(c);
   FindTaps(g, ld, taps);
-  AmxFollowed<float, PixelTapPlace, FollowPixelTaps> tiles(FollowPixelTaps{g});
+  HWY_ALIGN ::opgraft::bfloat16 nowhere[kPanel] = {};
+  AmxFollowed<float, PixelTapPlace, FollowPixelTaps> tiles(FollowPixelTaps{g, nowhere});
   for (int64_t unit = begin; unit < end; ++unit) {
     const ConvUnit u(g, unit);
     int64_t first, last;
@@ -217,10 +251,13 @@ HWY_INLINE void PixelTapUnits(const Conv &g, int64_t begin, int64_t end, float *
     for (int64_t panel = u.first_panel(c, panels); panel < u.last_panel(c, panels); ++panel) {
       const int64_t row = panel * kPanel;
       const float *weights = g.packed + (u.group * panels + panel) * kPanel * g.steps();
-      for (int64_t p = 0; p < rows * c.line; p += kPanel)
-        tiles.Multiply(std::min(kPanel, rows * c.line - p),
-                       TapSteps(pixels + p * ld, taps, ld * 4, c.steps / kConvLine), {weights, kPanelRow}, g.steps(),
-                       {}, {u.group * m + row, std::min(kPanel, m - row), u.image, first, rows, p});
+      const int64_t o = u.group * m + row, n = std::min(kPanel, m - row);
+      for (int64_t p = 0; p < rows * c.line; p += kPanel) {
+        const int64_t i = p / c.line, at = (u.image * g.pixels() + (first + i) * g.w.out) * g.outputs + o;
+        const int64_t left = rows * c.line - p;
+        tiles.Multiply(left > kLanes ? kPanel : kLanes, TapSteps(pixels + p * ld, taps, ld * 4, c.steps / kConvLine),
+                       {weights, kPanelRow}, g.steps(), {}, {o, n, at, rows - i, p % c.line});
+      }
     }
   }
   tiles.Finish();

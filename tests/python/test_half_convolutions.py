@@ -77,12 +77,16 @@ def test_pixels_of_so_many_channels_that_they_lie_further_apart(layout):
 
 
 @LAYOUT
+@pytest.mark.parametrize("channels", [24, 64])
 @pytest.mark.parametrize("activation", ["none", "relu", "relu6"])
-def test_what_follows(activation, layout):
-    x, w, bias, residual = tensors(5, (2, 24, 9, 31), (70, 24, 3, 3), (70,), (2, 70, 9, 31))
+def test_what_follows(activation, channels, layout):
+    x, w, bias, residual = tensors(5, (2, channels, 9, 31), (70, channels, 3, 3), (70,), (2, 70, 9, 31))
+    attrs = {"pad_mode": "same", "activation": activation, "format": layout}
     for more in ((bias,), (bias, residual)):
-        y = check(x, w, *more, op="FusedConv2D", pad_mode="same", activation=activation, format=layout)
+        y = check(x, w, *more, op="FusedConv2D", **attrs)
         assert activation == "none" or y.min() == 0
+    (scale,) = tensors(8, (70,))
+    check(x, w, scale, bias, residual, op="FusedConv2DScale", **attrs)
 
 
 def test_what_is_not_finite_stays_where_it_is_seen():
