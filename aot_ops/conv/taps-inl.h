@@ -181,14 +181,26 @@ HWY_INLINE void FillPixels(const Conv &g, const uint16_t *x, int64_t first, int6
   });
 }
 
+// 32 sums, times a scale and with a shift and a residual (or null), rounded by the machine: what is denormal becomes 0.
+HWY_INLINE void PutPanel(ConvBounds bounds, const GemmVec (&scale)[2], const GemmVec (&shift)[2], const float *sums,
+                         const ::opgraft::bfloat16 *residual, ::opgraft::bfloat16 *y) {
+  const hn::ScalableTag<float> d;
+  const auto half = [&](int i) HWY_ATTR {
+    auto v = hn::MulAdd(hn::Load(d, sums + i * kLanes), scale[i], shift[i]);
+    if (residual) v = hn::Add(v, LoadF32(d, residual + i * kLanes));
+    return Clamp(d, bounds, v);
+  };
+  hn::StoreU(RoundToPairs(half(0), half(1)), d, reinterpret_cast<float *>(y));
+}
+
 // One of two pointers, without a branch.
 template <class T> HWY_INLINE T *Either(bool first, T *one, T *other) {
   const auto to = reinterpret_cast<uintptr_t>(one), from = reinterpret_cast<uintptr_t>(other);
   return reinterpret_cast<T *>(from ^ ((from ^ to) & -uintptr_t(first)));
 }
 
-// Units of bands of y's rows, NHWC. A thread's scratch holds the pixels of x. What follows the sums of a position of
-// the padding goes to a line that nobody reads: to guess at the end of a row, and wrongly, costs more.
+// What follows the sums of 32 positions. Those of the padding go to a line that nobody reads: to guess at the end of a
+// row, and wrongly, costs more.
 struct PixelTapPlace {
   int64_t o, n, at;      // output channels, and where in y the row is in which the tile begins
   int64_t rows, column;  // of the band from this row on; of the first position
@@ -214,22 +226,18 @@ struct FollowPixelTaps {
     }
     const hn::ScalableTag<float> d;
     const ConvBounds bounds = BoundsOf(g.activation);
-    const auto scale = hn::LoadU(d, g.scale + to.o), other_scale = hn::LoadU(d, g.scale + to.o + kLanes);
-    const auto shift = hn::LoadU(d, g.shift + to.o), other_shift = hn::LoadU(d, g.shift + to.o + kLanes);
+    const GemmVec scale[] = {hn::LoadU(d, g.scale + to.o), hn::LoadU(d, g.scale + to.o + kLanes)};
+    const GemmVec shift[] = {hn::LoadU(d, g.shift + to.o), hn::LoadU(d, g.shift + to.o + kLanes)};
     for (int64_t r = 0; r < rows; ++r, sums += kPanel, next()) {
       const bool in = (q < wide) & (i < to.rows);
       const int64_t at = to.at + (i * wide + q) * outputs;
-      auto lower = hn::MulAdd(hn::Load(d, sums), scale, shift);
-      auto upper = hn::MulAdd(hn::Load(d, sums + kLanes), other_scale, other_shift);
-      if (residual) {
-        const T *more = Either<const T>(in, residual + at, none);
-        lower = hn::Add(lower, LoadF32(d, more)), upper = hn::Add(upper, LoadF32(d, more + kLanes));
-      }
-      hn::StoreU(RoundToPairs(Clamp(d, bounds, lower), Clamp(d, bounds, upper)), d,
-                 reinterpret_cast<float *>(Either(in, y + at, none)));
+      PutPanel(bounds, scale, shift, sums, residual ? Either<const T>(in, residual + at, none) : nullptr,
+               Either(in, y + at, none));
     }
   }
 };
+
+// Units of bands of y's rows, NHWC. A thread's scratch holds the pixels of x.
 HWY_INLINE void PixelTapUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   const ConvCut &c = g.cut;
   const int64_t m = g.m(), panels = (m + kPanel - 1) / kPanel, each = g.channels / g.groups, ld = tap_floats(g);

@@ -77,7 +77,7 @@ def test_pixels_of_so_many_channels_that_they_lie_further_apart(layout):
 
 
 @LAYOUT
-@pytest.mark.parametrize("channels", [24, 64])
+@pytest.mark.parametrize("channels", [10, 24, 64])
 @pytest.mark.parametrize("activation", ["none", "relu", "relu6"])
 def test_what_follows(activation, channels, layout):
     x, w, bias, residual = tensors(5, (2, channels, 9, 31), (70, channels, 3, 3), (70,), (2, 70, 9, 31))
