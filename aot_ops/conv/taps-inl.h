@@ -182,15 +182,13 @@ HWY_INLINE void FillPixels(const Conv &g, const uint16_t *x, int64_t first, int6
 }
 
 // 32 sums, times a scale and with a shift and a residual (or null), rounded by the machine: what is denormal becomes 0.
-HWY_INLINE void PutPanel(ConvBounds bounds, const GemmVec (&scale)[2], const GemmVec (&shift)[2], const float *sums,
-                         const ::opgraft::bfloat16 *residual, ::opgraft::bfloat16 *y) {
+HWY_INLINE void PutPanel(ConvBounds bounds, GemmVec scale, GemmVec upper_scale, GemmVec shift, GemmVec upper_shift,
+                         const float *sums, const ::opgraft::bfloat16 *residual, ::opgraft::bfloat16 *y) {
   const hn::ScalableTag<float> d;
-  const auto half = [&](int i) HWY_ATTR {
-    auto v = hn::MulAdd(hn::Load(d, sums + i * kLanes), scale[i], shift[i]);
-    if (residual) v = hn::Add(v, LoadF32(d, residual + i * kLanes));
-    return Clamp(d, bounds, v);
-  };
-  hn::StoreU(RoundToPairs(half(0), half(1)), d, reinterpret_cast<float *>(y));
+  auto lower = hn::MulAdd(hn::Load(d, sums), scale, shift);
+  auto upper = hn::MulAdd(hn::Load(d, sums + kLanes), upper_scale, upper_shift);
+  if (residual) lower = hn::Add(lower, LoadF32(d, residual)), upper = hn::Add(upper, LoadF32(d, residual + kLanes));
+  hn::StoreU(RoundToPairs(Clamp(d, bounds, lower), Clamp(d, bounds, upper)), d, reinterpret_cast<float *>(y));
 }
 
 // One of two pointers, without a branch.
@@ -226,13 +224,13 @@ struct FollowPixelTaps {
     }
     const hn::ScalableTag<float> d;
     const ConvBounds bounds = BoundsOf(g.activation);
-    const GemmVec scale[] = {hn::LoadU(d, g.scale + to.o), hn::LoadU(d, g.scale + to.o + kLanes)};
-    const GemmVec shift[] = {hn::LoadU(d, g.shift + to.o), hn::LoadU(d, g.shift + to.o + kLanes)};
+    const auto scale = hn::LoadU(d, g.scale + to.o), upper_scale = hn::LoadU(d, g.scale + to.o + kLanes);
+    const auto shift = hn::LoadU(d, g.shift + to.o), upper_shift = hn::LoadU(d, g.shift + to.o + kLanes);
     for (int64_t r = 0; r < rows; ++r, sums += kPanel, next()) {
       const bool in = (q < wide) & (i < to.rows);
       const int64_t at = to.at + (i * wide + q) * outputs;
-      PutPanel(bounds, scale, shift, sums, residual ? Either<const T>(in, residual + at, none) : nullptr,
-               Either(in, y + at, none));
+      PutPanel(bounds, scale, upper_scale, shift, upper_shift, sums,
+               residual ? Either<const T>(in, residual + at, none) : nullptr, Either(in, y + at, none));
     }
   }
 };

@@ -117,16 +117,16 @@ HWY_INLINE void FillColumnsOfWords(const Conv &g, const uint16_t *x, int64_t p0,
 // n neighbouring pixels of y, from `at` on, of each of `rows` output channels from o on, of their sums.
 HWY_INLINE void PutTiles(const Conv &g, int64_t o, int64_t rows, const float *sums, int64_t at, int64_t n) {
   using T = ::opgraft::bfloat16;
-  if (n < kPanel) {
+  if (n < kPanel || g.residual) {
     for (int64_t r = 0; r < rows; ++r) Finish<false, T>(g, o + r, sums + r * kPanel, at + r * g.pixels(), n);
     return;
   }
   const hn::ScalableTag<float> d;
   const ConvBounds bounds = BoundsOf(g.activation);
-  const auto *residual = static_cast<const T *>(g.residual);
-  for (int64_t r = 0; r < rows; ++r, sums += kPanel, at += g.pixels()) {
-    const auto one = hn::Set(d, g.scale[o + r]), other = hn::Set(d, g.shift[o + r]);
-    PutPanel(bounds, {one, one}, {other, other}, sums, residual ? residual + at : nullptr, static_cast<T *>(g.y) + at);
+  T *y = static_cast<T *>(g.y) + at;
+  for (int64_t r = 0; r < rows; ++r, sums += kPanel, y += g.pixels()) {
+    const auto scale = hn::Set(d, g.scale[o + r]), shift = hn::Set(d, g.shift[o + r]);
+    PutPanel(bounds, scale, scale, shift, shift, sums, nullptr, y);
   }
 }
 
