@@ -1,5 +1,8 @@
 """What operators' kernels give, in every way that they are called."""
 
+import ctypes
+import mmap
+
 import numpy as np
 import opgraft
 from opgraft import Parameter, Tensor, _core, nn, ops
@@ -19,9 +22,19 @@ def misaligned(shape, dtype, fill=0xA5):
     return raw[start : start + size].view(dtype).reshape(shape), raw, (start, start + size)
 
 
-def last(a):
-    """A misaligned copy that ends with its allocation, so that AddressSanitizer sees a read past it."""
-    view = np.empty(a.nbytes + a.itemsize, np.uint8)[a.itemsize :].view(a.dtype).reshape(a.shape)
+PAGE, LIBC = mmap.PAGESIZE, ctypes.CDLL(None, use_errno=True)
+
+
+def fenced(a, ends=True):
+    """A copy that ends where the next page cannot be read, or else begins, misaligned, an element past such a page."""
+    pages = -(-(a.nbytes + a.itemsize) // PAGE)
+    memory = mmap.mmap(-1, (pages + 2) * PAGE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    for fence in (start, start + (pages + 1) * PAGE):
+        if LIBC.mprotect(ctypes.c_void_p(fence), PAGE, 0):
+            raise OSError(ctypes.get_errno(), "mprotect")
+    begin = (pages + 1) * PAGE - a.nbytes if ends else PAGE + a.itemsize
+    view = np.frombuffer(memory, np.uint8)[begin : begin + a.nbytes].view(a.dtype).reshape(a.shape)
     view[...] = a
     return view
 
@@ -51,9 +64,11 @@ def results(case, inputs):
     """Of a case of a table: the outputs of an eager call, then of a misaligned one, then, where it has constants, of a
     graph that holds them."""
     attrs = case.get("attrs", {})
-    eager = run_op(case["op"], [a.copy() for a in inputs], attrs)  # an operator may update an input in place
+    eager = run_op(case["op"], [fenced(a) for a in inputs], attrs)  # an operator may update an input in place
     outputs = [misaligned(a.shape, a.dtype) for a in eager]
-    _core.run_into(_core.resolve(case["op"]), [last(a) for a in inputs], [view for view, _, _ in outputs], attrs)
+    _core.run_into(
+        _core.resolve(case["op"]), [fenced(a, ends=False) for a in inputs], [view for view, _, _ in outputs], attrs
+    )
     for _, raw, (begin, end) in outputs:
         assert (raw[:begin] == 0xA5).all() and (raw[end:] == 0xA5).all(), "wrote outside the output"
     return [eager, [view for view, _, _ in outputs], *([with_constants(case, inputs)] if "constant" in case else [])]
