@@ -8,7 +8,18 @@ set(OPGRAFT_SIMD_OPTIONS -msse4.2 -mpclmul -maes -fno-math-errno -fno-gnu-unique
   -Wno-address -Wno-restrict -Wno-unused-parameter)
 set(OPGRAFT_SIMD_DEFINITIONS "HWY_DISABLED_TARGETS=(HWY_SSSE3|HWY_AVX3_DL)")
 if(OPGRAFT_ONE_TARGET)
-  list(APPEND OPGRAFT_SIMD_DEFINITIONS OPGRAFT_ONE_TARGET HWY_COMPILE_ONLY_STATIC)
+  set(OPGRAFT_TARGETS SSE4 AVX2 AVX3)  # as Target of include/opgraft/simd_target.h
+  list(FIND OPGRAFT_TARGETS "${OPGRAFT_ONE_TARGET}" OPGRAFT_TARGET)
+  if(OPGRAFT_TARGET EQUAL -1)
+    message(FATAL_ERROR "OPGRAFT_ONE_TARGET must be one of ${OPGRAFT_TARGETS}, got '${OPGRAFT_ONE_TARGET}'")
+  endif()
+  list(APPEND OPGRAFT_SIMD_DEFINITIONS OPGRAFT_ONE_TARGET=${OPGRAFT_TARGET} HWY_COMPILE_ONLY_STATIC)
+  if(OPGRAFT_TARGET GREATER_EQUAL 1)
+    list(APPEND OPGRAFT_SIMD_OPTIONS -mavx2 -mfma -mf16c -mbmi -mbmi2)
+  endif()
+  if(OPGRAFT_TARGET EQUAL 2)
+    list(APPEND OPGRAFT_SIMD_OPTIONS -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512cd)
+  endif()
 endif()
 # The descriptor must be constant data. UBSan's checks for null make GCC take a function template's address for one
 # that may be null, and no constant; AddressSanitizer sees what they would have seen.

@@ -251,7 +251,10 @@ template <bool kVnni, class A> HWY_INLINE int32_t DotRow(const A *a, const int8_
     std::memcpy(b_rest, b + i, rest);
     s0 = DotAdd<kVnni>(d, hn::Load(da, a_rest), hn::Load(db, b_rest), s0);
   }
-  return hn::GetLane(hn::SumOfLanes(d, hn::Add(s0, s1)));
+  // By halves: GCC's sum of all lanes of AVX-512 adds ints, which must not overflow.
+  const hn::Half<decltype(d)> half;
+  const auto sum = hn::Add(s0, s1);
+  return hn::GetLane(hn::SumOfLanes(half, hn::Add(hn::LowerHalf(half, sum), hn::UpperHalf(half, sum))));
 }
 template <class A> HWY_INLINE int32_t Dot(const A *a, const int8_t *b, size_t n) {
 #if HWY_TARGET == HWY_AVX3

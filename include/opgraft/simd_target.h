@@ -18,7 +18,7 @@ enum Target { kSse4 = 0, kAvx2 = 1, kAvx3 = 2, kAmx = 3 };  // kAmx: kAvx3's ker
 
 inline int machine_target() {
 #ifdef OPGRAFT_ONE_TARGET
-  return kSse4;
+  return OPGRAFT_ONE_TARGET;
 #endif
   __builtin_cpu_init();  // checks that the OS saves the wide registers, too
   bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c") &&
