@@ -62,6 +62,12 @@ def test_sizes(size, layout):
         check(*tensors(kernel, (1, channels, *size), (48, channels, kernel, kernel)), pad_mode="same", format=layout)
 
 
+@pytest.mark.parametrize("width", [29, 30, 31, 32, 33, 63])
+def test_every_second_element_up_to_the_last_of_x(width):
+    """Read as words, of which the last would end behind it."""
+    check(*tensors(3, (1, 32, 31, width), (16, 32, 3, 3)), pad_mode="valid", stride=[2, 2])
+
+
 @LAYOUT
 def test_rows_of_which_most_is_padding_or_which_are_too_wide_to_be_held(layout):
     """Those are not read tap by tap, by the same weights."""
