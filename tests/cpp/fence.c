@@ -22,7 +22,7 @@ struct head {
   uint64_t bytes, pages, mark;
 };
 
-static char *region;
+static char *region;            // null where a process has too few addresses for it: memory is as ever
 static _Atomic uint64_t taken;  // bytes of the region, each given once
 
 // -> how much of it was given.
@@ -38,14 +38,13 @@ static char *pages_at(char *p, uint64_t count, int access) {
 }
 
 __attribute__((constructor)) static void reserve(void) {
-  if ((region = pages_at(NULL, kRegion / kPage, PROT_NONE)) == MAP_FAILED) fail("no addresses");
+  if (!region && (region = pages_at(NULL, kRegion / kPage, PROT_NONE)) == MAP_FAILED) region = NULL;
 }
 
 static int is_fenced(void *p) { return p && region && (uint64_t)((char *)p - region) < kRegion; }
 
 // To a cache line at most: what asks for more, for its speed, would not end where its memory does.
 static void *take(uint64_t alignment, uint64_t bytes) {
-  if (!region) reserve();
   if (alignment > kLine) alignment = kLine;
   if (bytes > kRegion / 64) return NULL;
   const uint64_t room = (bytes + alignment - 1) / alignment * alignment, pages = (room + kLine + kPage - 1) / kPage;
@@ -73,12 +72,22 @@ static void give_back(char *p) {
 }
 
 void *aligned_alloc(size_t alignment, size_t bytes) {
+  static void *(*next)(size_t, size_t);
+  if (!region) {
+    if (!next) next = (void *(*)(size_t, size_t))dlsym(RTLD_NEXT, "aligned_alloc");
+    return next(alignment, bytes);
+  }
   void *p = take(alignment, bytes);
   if (!p) errno = ENOMEM;
   return p;
 }
 
 int posix_memalign(void **to, size_t alignment, size_t bytes) {
+  static int (*next)(void **, size_t, size_t);
+  if (!region) {
+    if (!next) next = (int (*)(void **, size_t, size_t))dlsym(RTLD_NEXT, "posix_memalign");
+    return next(to, alignment, bytes);
+  }
   void *p = take(alignment, bytes);
   if (!p) return ENOMEM;
   *to = p;

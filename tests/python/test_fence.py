@@ -58,6 +58,15 @@ print(np.isnan(np.ctypeslib.as_array((ctypes.c_float * 2000).from_address(libc.a
     assert run(program).stdout == "True\n"
 
 
+@pytest.mark.skipif(not LIBRARY.exists(), reason="it needs a build of the C++ tests")
+def test_a_process_of_few_addresses_has_memory_as_ever():
+    done = subprocess.run(
+        ["prlimit", f"--as={1 << 32}", sys.executable, "-c", BEGIN + "print(ctypes.CDLL(None).fence_taken())"],
+        cwd=HERE, capture_output=True, text=True, timeout=60, env=os.environ | {"LD_PRELOAD": str(LIBRARY)},
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
 @pytest.mark.parametrize("at", ["a.nbytes", "-1 - a.itemsize"])
 def test_an_access_outside_a_fenced_array_ends_the_process(at):
     program = (
