@@ -64,6 +64,22 @@ template <class D> HWY_INLINE void Narrow(hn::Vec<D> v, D d, uint8_t *p) {
 }
 template <class D, class T> HWY_INLINE void Narrow(hn::Vec<D> v, D d, T *p) { StoreF32(v, d, p); }
 
+#if HWY_TARGET == HWY_AVX2
+// Four vectors, as Narrow does each. What is too small becomes the least integer, which saturates.
+template <class Byte> HWY_INLINE void NarrowFour(const hn::Vec<hn::ScalableTag<float>> (&v)[4], Byte *p) {
+  constexpr bool kSigned = std::is_signed_v<Byte>;
+  const __m256 most = _mm256_set1_ps(kSigned ? 127.0f : 255.0f);
+  const auto ints = [&](int j) HWY_ATTR {
+    const __m256 x = v[j].raw;
+    return _mm256_cvtps_epi32(_mm256_and_ps(_mm256_cmp_ps(x, x, _CMP_ORD_Q), _mm256_min_ps(x, most)));
+  };
+  const __m256i lower = _mm256_packs_epi32(ints(0), ints(1)), upper = _mm256_packs_epi32(ints(2), ints(3));
+  const __m256i bytes = kSigned ? _mm256_packs_epi16(lower, upper) : _mm256_packus_epi16(lower, upper);
+  _mm256_storeu_si256(reinterpret_cast<__m256i *>(p),
+                      _mm256_permutevar8x32_epi32(bytes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)));
+}
+#endif
+
 // NaN stays NaN.
 template <class V> HWY_INLINE V Within(V v, V least, V most) {
   v = hn::IfThenElse(hn::Lt(v, least), least, v);
@@ -88,6 +104,20 @@ HWY_INLINE void Each(const QuantSpan &s, int form, const F &f) {
     if (form & kPast && reinterpret_cast<uintptr_t>(y) % (4 * size_t(lanes)) == 0 && rows == 1)
       for (; i + lanes <= n; i += lanes) hn::Stream(vector(), d, y + i);
   }
+#if HWY_TARGET == HWY_AVX2
+  if constexpr (sizeof(Y) == 1 && !kInverse) {
+    for (; i + 4 * lanes <= n; i += 4 * lanes)
+      for (int64_t r = 0; r < rows; ++r) {
+        hn::Vec<decltype(d)> four[4];
+#pragma GCC unroll 4
+        for (int64_t j = 0; j < 4; ++j) {
+          const int64_t to = i + j * lanes;
+          four[j] = f(LoadWide(d, x + r * n + to), at(scale, to), at(offset, to));
+        }
+        NarrowFour(four, y + r * n + i);
+      }
+  }
+#endif
   if (rows == kRowsTogether) {
     for (; i + lanes <= n; i += lanes) {
       const auto factor = at(scale, i), shift = at(offset, i);
