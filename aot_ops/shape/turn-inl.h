@@ -43,6 +43,23 @@ void TurnTiles(const Turning &t, const void *x, void *y, int64_t begin, int64_t 
   }
 }
 
+// Rows [begin, end) of `length` bytes, a vector at least, from the places in x to those in y, which count elements of
+// `bytes`.
+void MoveRows(const Strided<2> &rows, int64_t bytes, int64_t length, const void *x, void *y, int64_t begin,
+              int64_t end) {
+  const hn::ScalableTag<uint8_t> d;
+  constexpr int64_t kLanes = int64_t(hn::MaxLanes(d));
+  const int64_t x_step = rows.step[0] * bytes, y_step = rows.step[1] * bytes;
+  rows.walk(begin, end, [&](const int64_t(&at)[2], int64_t, int64_t n) HWY_ATTR {
+    const auto *from = static_cast<const uint8_t *>(x) + at[0] * bytes;
+    auto *to = static_cast<uint8_t *>(y) + at[1] * bytes;
+    for (int64_t r = 0; r < n; ++r, from += x_step, to += y_step) {
+      for (int64_t i = 0; i + kLanes <= length; i += kLanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+      if (length % kLanes) hn::StoreU(hn::LoadU(d, from + length - kLanes), d, to + length - kLanes);
+    }
+  });
+}
+
 // Elements [begin, end) of y, of `bytes` each, in rows that are contiguous in x too, past the caches.
 void CopyPast(const Strided<1> &walk, int64_t bytes, const void *x, void *y, int64_t begin, int64_t end) {
   const hn::ScalableTag<uint8_t> d;
