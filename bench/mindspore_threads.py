@@ -8,7 +8,7 @@ opgraft's Dense with GELU; four of each in turns, each on the result of the one 
 where neither needs the other. Nothing is lost where the last two are no more than the first two together. `CPU`: what
 opgraft's own threads take in them, over what they take for Dense alone: more is time that they take from MindSpore's.
 Exits with 1 where, with two threads of opgraft's, the best time or the CPU is more than --limit times that, and still
-is with as many turns more.
+is with as many turns more. Of the turns as many are made as fit into --seconds, one at least.
 
 MindSpore's MatMul is made by two threads of its own, whatever runtime_num_threads is, while the thread that called it
 yields and yields: three on two cores. Which two share one is the system's choice, for many calls: 5 or 10 ms, with or
@@ -20,6 +20,7 @@ import json
 import pathlib
 import statistics
 import sys
+import time
 
 import serving
 from process import Process
@@ -106,15 +107,19 @@ def serve(threads, actors, part):
     serving.serve(answers, measure, ())
 
 
-def turns(figures, times, rounds):
-    """Adds what new processes of these settings measure."""
-    for _ in range(times):
+def turns(figures, times, rounds, seconds):
+    """Adds what new processes of these settings measure; the turns made."""
+    begin = time.perf_counter()
+    for turn in range(1, times + 1):
         for setting, found in figures.items():
             for part in range(len(PARTS)):
                 answer = ask(setting, part, rounds)
                 for kind in PARTS[part]:
                     found[kind]["seconds"] += answer["seconds"][kind]
                     found[kind]["cpu"].append(answer["cpu"][kind])
+        if (time.perf_counter() - begin) * (turn + 1) / turn > seconds:
+            break
+    return turn
 
 
 def line(setting, found):
@@ -134,6 +139,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=30, help="batches of 30 ms a turn (default 30)")
     parser.add_argument("--turns", type=int, default=3, help="processes of each kind (default 3)")
+    parser.add_argument("--seconds", type=float, default=100, help="for the turns, one at least (default 100)")
     parser.add_argument("--limit", type=float, default=LIMIT, help="most time over that of both parts (default 1.15)")
     parser.add_argument("--out", type=pathlib.Path, help="write the figures as JSON")
     parser.add_argument("--serve", type=int, nargs=3, help=argparse.SUPPRESS)
@@ -141,13 +147,13 @@ def main():
     if args.serve:
         return serve(*args.serve)
     figures = {setting: {kind: {"seconds": [], "cpu": []} for kind in KINDS} for setting in SETTINGS}
-    turns(figures, args.turns, args.rounds)
+    made = turns(figures, args.turns, args.rounds, args.seconds)
     print(f"{'threads, actors':16}" + "".join(f"{kind:>16}" for kind in KINDS) + f"{'over both':>26}{'CPU':>12}")
     slow = [s for s, found in figures.items() if line(s, found) > args.limit]
     if slow:
-        print(f"above {args.limit:g}; with {args.turns} turns more:")
+        print(f"above {args.limit:g}; with {made} turns more:")
         again = {setting: figures[setting] for setting in slow}
-        turns(again, args.turns, args.rounds)
+        turns(again, made, args.rounds, args.seconds)
         slow = [s for s, found in again.items() if line(s, found) > args.limit]
     if args.out:
         args.out.write_text(json.dumps({"{}, {}".format(*s): found for s, found in figures.items()}, indent=2) + "\n")

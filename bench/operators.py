@@ -47,7 +47,7 @@ class Effort:
         return replace(self, rounds=min(self.rounds, max(3, int(self.rounds * affordable))))
 
 
-FULL, QUICK = Effort(8, 0.025, 0.8, 6.0, 2.0, 570.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
+FULL, QUICK = Effort(8, 0.025, 0.8, 6.0, 2.0, 510.0), Effort(4, 0.015, 0.3, 3.0, 0.5)
 INTERRUPTED = 130  # as a shell says of a program that SIGINT ended
 # What holds the programs to less than the machine has; ONNX Runtime knows no such thing. NumPy's names are
 # those of the pinned version.
