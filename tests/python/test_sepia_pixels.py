@@ -132,7 +132,12 @@ NEAR = {
 @pytest.mark.parametrize("name", NEAR)
 def test_what_only_looks_like_it_is_left_alone(name, tmp_path):
     write, x = NEAR[name]
-    graph = opgraft.load(opgraft.export(Net(write), Tensor(x), file_name=tmp_path / "net"))
+    file = opgraft.export(Net(write), Tensor(x), file_name=tmp_path / "net")
+    graph, before = opgraft.load(file), opgraft.load(file)
     rewrite.substitute(graph)
     assert "Sepia" not in [n["op"] for n in graph.nodes], str(graph)
-    np.testing.assert_array_equal(nn.GraphCell(graph)(Tensor(x)).asnumpy(), write(Tensor(x)).asnumpy())
+    # The same bits as before; the calls by themselves have no packed weights, and may add up in another order: of two
+    # sums of four products, none of which is larger than 4 |x|.
+    found = nn.GraphCell(graph)(Tensor(x)).asnumpy()
+    np.testing.assert_array_equal(found, nn.GraphCell(before)(Tensor(x)).asnumpy())
+    close(found, write(Tensor(x)).asnumpy(), 2 * 4, 4 * 4 * np.abs(x).max())
