@@ -2,7 +2,9 @@
 #include "transpose.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
+#include <span>
 
 #include "aot_ops/shape/move.h"
 
@@ -46,16 +48,22 @@ void InferTranspose(InferContext &c) {
   c.output(c.input(0).dtype(), out);
 }
 
+// Of y's dimensions, as the walk has them.
+std::array<int64_t, Strided<1>::kDims> strides_of_y(const Strided<1> &walk) {
+  std::array<int64_t, Strided<1>::kDims> strides{};
+  for (int64_t i = walk.dims, stride = walk.row; i-- > 0; stride *= walk.extent[i]) strides[size_t(i)] = stride;
+  return strides;
+}
+
 // The dimension that is contiguous in x and y's last one make the matrices; the others count them.
 Turning turning(const Strided<1> &walk, int64_t bytes) {
   Turning t{};
   t.bytes = bytes;
   t.across = walk.row, t.x_step = walk.step[0];
-  int64_t y_strides[Strided<1>::kDims], y_stride = walk.row;
-  for (int i = walk.dims; i-- > 0; y_stride *= walk.extent[i]) y_strides[i] = y_stride;
+  const auto to = strides_of_y(walk);
   for (int i = 0; i < walk.dims; ++i) {
-    if (walk.stride[0][i] == 1) t.down = walk.extent[i], t.y_step = y_strides[i];
-    else t.matrices.push(walk.extent[i], {walk.stride[0][i], y_strides[i]});
+    if (walk.stride[0][i] == 1) t.down = walk.extent[i], t.y_step = to[size_t(i)];
+    else t.matrices.push(walk.extent[i], {walk.stride[0][i], to[size_t(i)]});
   }
   const int64_t tile = kTileBytes / bytes;
   t.tiles_down = (t.down + kTileDown - 1) / kTileDown, t.tiles_across = (t.across + tile - 1) / tile;
@@ -74,13 +82,12 @@ bool begin_at_lines(const Turning &t, const void *y) {
 // Rows that stay whole, in the order in which they lie in x. What lies one after another is foreseen, and a store waits
 // for its line while others go on.
 void move_rows(Context &c, const Strided<1> &walk, int64_t bytes) {
-  int64_t y_strides[Strided<1>::kDims], y_stride = walk.row;
-  for (int i = walk.dims; i-- > 0; y_stride *= walk.extent[i]) y_strides[i] = y_stride;
+  const auto to = strides_of_y(walk);
   int order[Strided<1>::kDims];
   std::iota(order, order + walk.dims, 0);
   std::sort(order, order + walk.dims, [&](int a, int b) { return walk.stride[0][a] > walk.stride[0][b]; });
   Strided<2> rows;
-  for (int i = 0; i < walk.dims; ++i) rows.push(walk.extent[order[i]], {walk.stride[0][order[i]], y_strides[order[i]]});
+  for (int i : std::span(order, size_t(walk.dims))) rows.push(walk.extent[i], {walk.stride[0][i], to[size_t(i)]});
   rows.finish();
   const auto move = MoveRows_simd();
   c.parallel_for(rows.total, kGrain / walk.row + 1, [&](int64_t begin, int64_t end) {
