@@ -25,6 +25,14 @@ endif()
 # that may be null, and no constant; AddressSanitizer sees what they would have seen.
 list(APPEND OPGRAFT_SIMD_OPTIONS "$<$<CXX_COMPILER_ID:GNU>:-fno-sanitize=null,nonnull-attribute,returns-nonnull-attribute>")
 
+# opgraft_simd(TARGET): its sources are compiled so.
+function(opgraft_simd target)
+  target_compile_definitions(${target} PRIVATE ${OPGRAFT_SIMD_DEFINITIONS})
+  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OPGRAFT_SIMD_OPTIONS}>")
+  set_target_properties(${target} PROPERTIES CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
+    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON)
+endfunction()
+
 function(opgraft_add_op dir)
   get_filename_component(dir "${dir}" ABSOLUTE)
   get_filename_component(name "${dir}" NAME)
@@ -41,12 +49,13 @@ function(opgraft_add_op dir)
   set_source_files_properties(${sources} PROPERTIES OBJECT_DEPENDS "${gen}/op_manifest.h")
   add_library(${target} MODULE ${sources} "${gen}/op_manifest.S" "${gen}/op_manifest.h")
   target_include_directories(${target} PRIVATE "${dir}" "${gen}" ${OPGRAFT_INCLUDE_DIRS})
-  target_compile_definitions(${target} PRIVATE OPGRAFT_BUILDING_OP ${OPGRAFT_SIMD_DEFINITIONS})
-  target_compile_options(${target} PRIVATE "$<$<COMPILE_LANGUAGE:CXX>:${OPGRAFT_SIMD_OPTIONS}>")
+  target_compile_definitions(${target} PRIVATE OPGRAFT_BUILDING_OP)
+  opgraft_simd(${target})
   set_target_properties(${target} PROPERTIES
-    PREFIX "" OUTPUT_NAME "${name}" CXX_STANDARD 20 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS OFF
-    CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON
-    LIBRARY_OUTPUT_DIRECTORY "${OPGRAFT_OPS_DIR}")
+    PREFIX "" OUTPUT_NAME "${name}" LIBRARY_OUTPUT_DIRECTORY "${OPGRAFT_OPS_DIR}")
+  if(TARGET opgraft_products)
+    target_link_libraries(${target} PRIVATE opgraft_products)
+  endif()
   target_link_options(${target} PRIVATE -Wl,--no-undefined -Wl,-z,now -Wl,--as-needed)
   set_property(GLOBAL APPEND PROPERTY OPGRAFT_OPS ${target})
 endfunction()

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kAlignment = 64;  // bytes, as of what is allocated
 
 // Whether its result is the first input's memory.
-bool is_view(const Node &n, size_t bytes, const Tensor &first) {
+bool is_view_of(const Node &n, size_t bytes, const Tensor &first) {
   const auto &view = n.impl->manifest.view;
   return n.outputs.size() == 1 && view.size() == 1 && view[0] == std::pair(0, 0) && bytes == first.bytes();
 }
@@ -70,7 +70,7 @@ Derived::Derived(const Graph &g) {
     try {
       const auto given = size_of_results(g, n);
       if (!given || *given > taken) continue;
-      if (is_view(n, *given, *inputs[0])) {
+      if (is_view_of(n, *given, *inputs[0])) {
         const TensorType &type = g.value(n.outputs[0]).type;
         values_[n.outputs[0]] = inputs[0]->part(type.dtype, type.dims, 0);
       } else if (bytes_ + *given <= most) {

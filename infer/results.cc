@@ -17,18 +17,18 @@ namespace {
 
 constexpr size_t kLarge = 128 << 10;  // bytes: from there on the allocator may ask the system each time
 
-struct Block {
-  void *data;
-  size_t bytes;
-};
-void release(const Block &b) {
-  ASAN_UNPOISON_MEMORY_REGION(b.data, b.bytes);
-  std::free(b.data);
-}
-
 }  // namespace
 
 struct Results::Shelf {
+  struct Block {
+    void *data;
+    size_t bytes;
+  };
+  static void release(const Block &b) {
+    ASAN_UNPOISON_MEMORY_REGION(b.data, b.bytes);
+    std::free(b.data);
+  }
+
   std::mutex mutex;
   std::vector<Block> blocks;  // the one put here first is first
   size_t kept = 0, most = 0;  // bytes

@@ -237,6 +237,18 @@ template <class B> HWY_NOINLINE void MicroRowsOf(int64_t rows, const float *a, i
   }
 #undef OPGRAFT_TILE
 }
+#ifdef OPGRAFT_PRODUCTS  // products.cc has it
+#define OPGRAFT_MICRO_ROWS(B)                                                                                       \
+  OPGRAFT_PRODUCTS template void MicroRowsOf<B>(int64_t, const float *, int64_t, const B *, int64_t, const float *, \
+                                                int64_t, float *, int64_t, Ahead);
+OPGRAFT_MICRO_ROWS(float)
+OPGRAFT_MICRO_ROWS(::opgraft::float16)
+OPGRAFT_MICRO_ROWS(::opgraft::bfloat16)
+#if HWY_TARGET == HWY_AVX3
+OPGRAFT_MICRO_ROWS(Bf16Pair)
+#endif
+#undef OPGRAFT_MICRO_ROWS
+#endif
 
 // Rows of the tile that begins at `row` when m rows are cut into the fewest, evenly filled tiles.
 HWY_INLINE int64_t TileSize(int64_t m, int64_t row) {

@@ -165,6 +165,24 @@ template <class T> void SkinnySum(const GemmTile &g, float *partial, int64_t pie
   Epilogue<T>(g, partial + n0, g.n, 0, g.m, n0, n1 - n0);
 }
 
+#ifdef OPGRAFT_PRODUCTS  // products.cc has what product-host.h calls
+#define OPGRAFT_PRODUCTS_OF(T)                                                                                      \
+  OPGRAFT_PRODUCTS template void Epilogue<T>(const GemmTile &, const float *, int64_t, int64_t, int64_t, int64_t,   \
+                                             int64_t, bool);                                                        \
+  OPGRAFT_PRODUCTS template void GemmPanels<T>(const GemmTile &, int64_t, int64_t, int64_t, int64_t);               \
+  OPGRAFT_PRODUCTS template void Pack<T>(const MatrixRef &, int64_t, int64_t, int64_t, int64_t, float *);           \
+  OPGRAFT_PRODUCTS template void PackPanels<T>(const MatrixRef &, int64_t, int64_t, int64_t, int64_t, int64_t,      \
+                                               int64_t, void *);                                                    \
+  OPGRAFT_PRODUCTS template void Skinny<T>(const GemmTile &, const MatrixRef &, int64_t, int64_t, int64_t, int64_t, \
+                                           float *);                                                                \
+  OPGRAFT_PRODUCTS template void SkinnySum<T>(const GemmTile &, float *, int64_t, int64_t, int64_t);                \
+  OPGRAFT_PRODUCTS template void Widen<T>(const MatrixRef &, int64_t, int64_t, int64_t, float *, int64_t);
+OPGRAFT_PRODUCTS_OF(float)
+OPGRAFT_PRODUCTS_OF(::opgraft::float16)
+OPGRAFT_PRODUCTS_OF(::opgraft::bfloat16)
+#undef OPGRAFT_PRODUCTS_OF
+#endif
+
 }  // namespace opgraft::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 #endif

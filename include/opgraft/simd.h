@@ -59,6 +59,13 @@
 
 #include "hwy/highway.h"
 
+// Sanitizers add code to each access: with all of a kernel inlined they take minutes to compile it. Theirs is inlined
+// as far as the compiler likes.
+#ifdef OPGRAFT_ONE_TARGET
+#undef HWY_INLINE
+#define HWY_INLINE inline
+#endif
+
 // --- once per target: what Highway 1.0.3 lacks ---
 #if defined(OPGRAFT_SIMD_PER_TARGET_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef OPGRAFT_SIMD_PER_TARGET_H_

@@ -16,7 +16,7 @@ namespace opgraft {
 namespace {
 
 namespace fs = std::filesystem;
-const fs::path kBad = OPGRAFT_BAD_OPS_DIR;
+const fs::path kBadOps = OPGRAFT_BAD_OPS_DIR;
 
 std::string bytes_of(const fs::path &file) {
   std::ifstream in(file, std::ios::binary);
@@ -40,7 +40,7 @@ class Pin : public testing::Test {
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     dir_ = fs::canonical(name);
     file_ = dir_ / "probe.so";
-    fs::copy_file(kBad / "probe_1_0.so", file_);
+    fs::copy_file(kBadOps / "probe_1_0.so", file_);
   }
   void TearDown() override { fs::remove_all(dir_); }
   void refused(const fs::path &file) {
@@ -56,7 +56,7 @@ class Pin : public testing::Test {
   }
   Registry registry_;
   fs::path dir_, file_;
-  std::string right_ = sha256(bytes_of(kBad / "probe_1_0.so"));
+  std::string right_ = sha256(bytes_of(kBadOps / "probe_1_0.so"));
 };
 TEST_F(Pin, TheFileThatWasPinnedIsLoaded) {
   registry_.pin(file_, right_);
@@ -64,7 +64,7 @@ TEST_F(Pin, TheFileThatWasPinnedIsLoaded) {
 }
 TEST_F(Pin, AnotherFileInItsPlaceIsRefused) {
   registry_.pin(file_, right_);
-  fs::copy_file(kBad / "probe_1_2.so", file_, fs::copy_options::overwrite_existing);
+  fs::copy_file(kBadOps / "probe_1_2.so", file_, fs::copy_options::overwrite_existing);
   refused(file_);
   auto report = examine(file_, {}, right_);
   EXPECT_EQ(report.back().step, "digest");
@@ -74,13 +74,13 @@ TEST_F(Pin, ALinkDoesNotGetAroundIt) {
   fs::create_symlink(file_, dir_ / "link.so");
   registry_.pin(dir_ / "link.so", right_);
   fs::remove(dir_ / "link.so");
-  fs::create_symlink(kBad / "probe_1_2.so", dir_ / "link.so");
+  fs::create_symlink(kBadOps / "probe_1_2.so", dir_ / "link.so");
   refused(dir_ / "link.so");
-  fs::copy_file(kBad / "probe_1_2.so", file_, fs::copy_options::overwrite_existing);
+  fs::copy_file(kBadOps / "probe_1_2.so", file_, fs::copy_options::overwrite_existing);
   refused(file_);
 }
 TEST_F(Pin, HoldsForFunctionsMadeForMindSpore) {
-  fs::path foreign = kBad / "foreign_abi1.so";
+  fs::path foreign = kBadOps / "foreign_abi1.so";
   registry_.pin(foreign, sha256(bytes_of(foreign)));
   EXPECT_NE(load_function(registry_, foreign, "Scale", {}), nullptr);
   registry_.pin(foreign, right_);
@@ -97,7 +97,7 @@ TEST_F(Pin, WhatIsNoDigestIsRefused) {
 
 class Choice : public testing::Test {
  protected:
-  OpPtr load(const char *name) { return registry_.load(kBad / (std::string(name) + ".so")).at(0); }
+  OpPtr load(const char *name) { return registry_.load(kBadOps / (std::string(name) + ".so")).at(0); }
   // One call with x = 41; the reference of Probe is null.
   Recovery call(const Op &op) {
     int64_t shape[] = {1};
@@ -125,7 +125,7 @@ TEST_F(Choice, ImplementationsOfOneVersionLieSideBySide) {
   // Another version is no implementation of this one; the same one twice is a duplicate.
   load("probe_1_2");
   EXPECT_EQ(implementations(plain).size(), 2u);
-  EXPECT_THROW(registry_.load(kBad / "duplicate.so"), LoadError);
+  EXPECT_THROW(registry_.load(kBadOps / "duplicate.so"), LoadError);
 }
 TEST_F(Choice, IsMeasuredOncePerDtypesAndBucket) {
   auto plain = load("probe_1_0"), slow = load("probe_slow");
