@@ -9,7 +9,7 @@
 namespace opgraft::mindir {
 namespace {
 
-constexpr std::pair<int32_t, int32_t> kTypes[] = {
+constexpr std::pair<int32_t, int32_t> kWireTypes[] = {
     {1, OPGRAFT_FLOAT32}, {2, OPGRAFT_UINT8},   {3, OPGRAFT_INT8},       {4, OPGRAFT_UINT16},    {5, OPGRAFT_INT16},
     {6, OPGRAFT_INT32},   {7, OPGRAFT_INT64},   {9, OPGRAFT_BOOL},       {10, OPGRAFT_FLOAT16},  {11, OPGRAFT_FLOAT64},
     {12, OPGRAFT_UINT32}, {13, OPGRAFT_UINT64}, {14, OPGRAFT_COMPLEX64}, {16, OPGRAFT_BFLOAT16}, {17, OPGRAFT_FLOAT64}};
@@ -17,13 +17,13 @@ constexpr std::pair<int32_t, int32_t> kTypes[] = {
 }  // namespace
 
 int32_t dtype_of(int64_t data_type) {
-  for (auto [wire, dtype] : kTypes)
+  for (auto [wire, dtype] : kWireTypes)
     if (wire == data_type) return dtype;
   return OPGRAFT_UNKNOWN;
 }
 
 int32_t data_type_of(int32_t dtype) {
-  for (auto [wire, d] : kTypes)
+  for (auto [wire, d] : kWireTypes)
     if (d == dtype) return wire;
   return 0;
 }

@@ -82,7 +82,7 @@ stage_asan_ops() {
   asan_tree
   ASAN_OPTIONS+=:detect_leaks=0
   fixed_addresses env LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-    OPGRAFT_ONE_TARGET=1 OPGRAFT_NUM_THREADS=5 PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
+    OPGRAFT_ONE_TARGET=1 OPGRAFT_NUM_THREADS=$((JOBS + 1)) PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
     "$PY" -m pytest -q -s -n "$JOBS" --dist worksteal -p no:cacheprovider tests/python/test_ops.py \
     tests/python/test_random_sizes.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
 }
