@@ -20,11 +20,15 @@ run_pytest() {
   [ $rc = 0 ] || [ $rc = 5 ] || return $rc
   [ $alone = 0 ] || [ $alone = 5 ]
 }
-# stage NAME COMMAND…: runs a command in a shell of its own; its failure is counted, not fatal, and the end of what it
+# stage NAME COMMAND…: runs a command in a shell of its own, unless OPGRAFT_TEST_MINUTES are over; its failure is counted, not fatal, and the end of what it
 # printed is printed again by summary(): what comes after it may be long, and what keeps a log may keep its end alone.
 stage() {
   local name=$1 rc=0 begin=$SECONDS log=$RESULTS/said/$1.log
   shift
+  if [ -n "${OPGRAFT_TEST_MINUTES:-}" ] && [ "$SECONDS" -ge $((OPGRAFT_TEST_MINUTES * 60)) ]; then
+    note skipped "$name: not begun after $OPGRAFT_TEST_MINUTES minutes"
+    return 0
+  fi
   say "$name"
   mkdir -p "$RESULTS/said"
   OPGRAFT_STAGE=1 bash "$ROOT/build.sh" _stage "$@" 2>&1 | tee "$log" || rc=$?
