@@ -43,8 +43,7 @@ usage: ./build.sh [COMMAND]
                  dist/opgraft-*.whl; options are those of `pip wheel`
   clean          remove build/ and dist/ (.venv stays)
   help           this text
-environment: JOBS=n compile jobs, PYTHON=python3 interpreter for .venv, CMAKE=cmake,
-             OPGRAFT_TEST_MINUTES=n parts of the tests that would begin later than that are skipped, and counted so
+environment: JOBS=n compile jobs, PYTHON=python3 interpreter for .venv, CMAKE=cmake
 TEXT
 }
 
@@ -254,7 +253,7 @@ cmd_test() {
   if [ -n "$all" ]; then fetch_smollm2; fi
   if compgen -G 'tests/python/test_*.py' >/dev/null; then stage "Python tests" run_pytest pytest; else note skipped "Python tests: none"; fi
   stage "build.sh's own tests" stage_shell
-  # What users meet first, then what takes long: the last ones are left out where the time is up.
+  # What users meet first, then what takes long.
   if [ -n "$all" ]; then
     stage "performance gate" stage_gate
     stage "demo" stage_demo

@@ -262,33 +262,22 @@ bool Elf::packed_relative(uint64_t address) const {
   return false;
 }
 
-std::optional<Elf64_Rela> Elf::relocation_of(uint64_t address) const {
-  constexpr const char *kTable = "the relocation table";
-  if (!relocated_) {
-    std::unordered_map<uint64_t, uint64_t> places;
-    if (entries_.count(DT_RELA)) {
-      auto size = entries_.count(DT_RELASZ) ? entries_.at(DT_RELASZ) : 0;
-      auto at = offset_of(entries_.at(DT_RELA), size, kTable);
-      places.reserve(size / sizeof(Elf64_Rela));
-      for (uint64_t i = 0; i + sizeof(Elf64_Rela) <= size; i += sizeof(Elf64_Rela))
-        places.emplace(read<Elf64_Rela>(at + i, kTable).r_offset, at + i);  // the first one of an address
-    }
-    relocated_ = std::move(places);
-  }
-  auto found = relocated_->find(address);
-  if (found == relocated_->end()) return {};
-  return read<Elf64_Rela>(found->second, kTable);
-}
-
 uint64_t Elf::pointer_at(uint64_t address, const char *what) const {
+  constexpr const char *kTable = "the relocation table";
   auto in_place = read<uint64_t>(offset_of(address, 8, what), what);
-  if (auto r = relocation_of(address)) {
-    auto type = ELF64_R_TYPE(r->r_info);
-    if (type == kRelative) return uint64_t(r->r_addend);
-    if (type != kAbsolute) return kElsewhere;
-    auto symbols = entries_.at(DT_SYMTAB) + ELF64_R_SYM(r->r_info) * sizeof(Elf64_Sym);
-    auto s = read<Elf64_Sym>(offset_of(symbols, sizeof(Elf64_Sym), "the symbol table"), "the symbol table");
-    return s.st_shndx == SHN_UNDEF ? kElsewhere : s.st_value + uint64_t(r->r_addend);
+  if (entries_.count(DT_RELA)) {
+    auto size = entries_.count(DT_RELASZ) ? entries_.at(DT_RELASZ) : 0;
+    auto at = offset_of(entries_.at(DT_RELA), size, kTable);
+    for (uint64_t i = 0; i + sizeof(Elf64_Rela) <= size; i += sizeof(Elf64_Rela)) {
+      auto r = read<Elf64_Rela>(at + i, kTable);
+      if (r.r_offset != address) continue;
+      auto type = ELF64_R_TYPE(r.r_info);
+      if (type == kRelative) return uint64_t(r.r_addend);
+      if (type != kAbsolute) return kElsewhere;
+      auto symbols = entries_.at(DT_SYMTAB) + ELF64_R_SYM(r.r_info) * sizeof(Elf64_Sym);
+      auto s = read<Elf64_Sym>(offset_of(symbols, sizeof(Elf64_Sym), "the symbol table"), "the symbol table");
+      return s.st_shndx == SHN_UNDEF ? kElsewhere : s.st_value + uint64_t(r.r_addend);
+    }
   }
   if (in_place && !packed_relative(address))
     fail(fmt::format("malformed: {} is a pointer that is not relocated", what));

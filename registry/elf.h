@@ -12,7 +12,6 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 namespace opgraft {
@@ -62,7 +61,6 @@ class Elf {
   uint64_t offset_of(uint64_t address, uint64_t length, const char *what) const;
   std::string_view text(uint64_t index, const char *what) const;
   bool packed_relative(uint64_t address) const;
-  std::optional<Elf64_Rela> relocation_of(uint64_t address) const;
   void read_header();
   void read_segments();
   void read_dynamic();
@@ -78,8 +76,6 @@ class Elf {
   std::string_view strings_;
   std::map<uint16_t, std::string_view> wanted_;  // version indices of imports
   std::vector<Symbol> exports_;
-  // Where in the file the relocation of an address is; read when the first one is asked for, by one thread.
-  mutable std::optional<std::unordered_map<uint64_t, uint64_t>> relocated_;
 };
 
 // A file's bytes, and what they hold. Throws as Elf does, also where the file cannot be read.
