@@ -303,7 +303,36 @@ template <Form form> void Kernel(Context &c) {
   });
 }
 
-// The formula, in double; padding is 0.
+// What lies from one image, or one output channel's weights, to the next, and so on: of x, y and weight in the layout.
+struct Steps {
+  int64_t image, channel, row, column;
+  Steps(bool nhwc, int64_t channels, int64_t height, int64_t width)
+      : image(channels * height * width),
+        channel(nhwc ? 1 : height * width),
+        row(nhwc ? width * channels : width),
+        column(nhwc ? channels : 1) {}
+};
+
+// A pixel's sum of products: x of the image's and group's first channel, weight of the output channel. Outside of x is
+// 0.
+template <typename T> double reference_sum(const Conv &g, const T *x, const T *weight, int64_t i, int64_t j) {
+  const Window h = g.h, w = g.w;
+  const int64_t each = g.channels / g.groups;
+  const Steps from(g.nhwc, g.channels, h.in, w.in), by(g.nhwc, each, h.kernel, w.kernel);
+  double sum = 0;
+  for (int64_t channel = 0; channel < each; ++channel)
+    for (int64_t k = 0; k < h.kernel; ++k)
+      for (int64_t l = 0; l < w.kernel; ++l) {
+        const int64_t row = h.at(i, k), column = w.at(j, l);
+        const bool inside = row >= 0 && row < h.in && column >= 0 && column < w.in;
+        const T value = inside ? x[channel * from.channel + row * from.row + column * from.column] : T(0.0f);
+        const T factor = weight[channel * by.channel + k * by.row + l * by.column];
+        sum += double(float(factor)) * double(float(value));
+      }
+  return sum;
+}
+
+// The formula, in double.
 template <Form form> void Reference(Context &c) {
   const Conv g = problem(c, false);
   std::vector<float> constants(size_t(constant_floats(g)));
@@ -314,27 +343,14 @@ template <Form form> void Reference(Context &c) {
   dispatch<float, float16, bfloat16>(c, g.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T *x = c.input(0).data<T>(), *weight = c.input(1).data<T>();
-    // Where element (row, column) of channel `of` lies, of `channels`, and the weight's likewise.
-    auto place = [&](int64_t n, int64_t channels, int64_t of, int64_t height, int64_t width, int64_t row,
-                     int64_t column) {
-      return g.nhwc ? ((n * height + row) * width + column) * channels + of
-                    : ((n * channels + of) * height + row) * width + column;
-    };
+    const Steps from(g.nhwc, g.channels, g.h.in, g.w.in), to(g.nhwc, g.outputs, g.h.out, g.w.out);
     for (int64_t n = 0; n < g.batch; ++n)
       for (int64_t o = 0; o < g.outputs; ++o)
         for (int64_t pixel = 0; pixel < g.pixels(); ++pixel) {
           const int64_t i = pixel / g.w.out, j = pixel % g.w.out;
-          double sum = 0;
-          for (int64_t channel = 0; channel < each; ++channel)
-            for (int64_t k = 0; k < g.h.kernel; ++k)
-              for (int64_t l = 0; l < g.w.kernel; ++l) {
-                const int64_t row = g.h.at(i, k), column = g.w.at(j, l), from = o / g.m() * each + channel;
-                const bool inside = row >= 0 && row < g.h.in && column >= 0 && column < g.w.in;
-                const T value = inside ? x[place(n, g.channels, from, g.h.in, g.w.in, row, column)] : T(0.0f);
-                const T factor = weight[place(o, each, channel, g.h.kernel, g.w.kernel, k, l)];
-                sum += double(float(factor)) * double(float(value));
-              }
-          const int64_t at = place(n, g.outputs, o, g.h.out, g.w.out, i, j);
+          const T *first = x + n * from.image + o / g.m() * each * from.channel;
+          double sum = reference_sum(g, first, weight + o * each * g.taps(), i, j);
+          const int64_t at = n * to.image + o * to.channel + i * to.row + j * to.column;
           sum = sum * double(constants[size_t(o)]) + double(constants[size_t(o + constant_floats(g) / 2)]);
           if (residual) sum += double(float(c.input(kResidual[form]).data<T>()[at]));
           if (act != ConvActivation::kNone && sum < 0) sum = 0;

@@ -3,10 +3,8 @@
 `inputs` takes a size: dimensions that it decides are left open in the second export of a row.
 """
 
-import importlib.util
-import sys
-
 import numpy as np
+from helpers import module_from
 from models import normal
 
 
@@ -265,8 +263,5 @@ def cells(folder, rows):
             f"        return {expression}",
         ]
     (folder / "nets.py").write_text("\n".join(text))
-    spec = importlib.util.spec_from_file_location("nets", folder / "nets.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["nets"] = module  # where MindSpore looks
-    spec.loader.exec_module(module)
+    module = module_from(folder / "nets.py")
     return [getattr(module, f"Net{i}") for i in range(len(rows))]

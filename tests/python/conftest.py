@@ -1,5 +1,6 @@
 """Case tables of the operators, found beside them."""
 
+import gc
 import importlib.util
 import os
 import pathlib
@@ -12,6 +13,12 @@ from opgraft.dtype import to_dtype
 
 pytest.register_assert_rewrite("generate_twins")
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def pytest_collection_finish():
+    """Tens of thousands of tests stay to the end: garbage is not looked for among them."""
+    gc.collect()
+    gc.freeze()
 
 
 def tables():
