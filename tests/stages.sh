@@ -15,8 +15,8 @@ run_pytest() {
   # On all cores, then those that look at the cores themselves. Exit 5: nothing collected; the summary then shows it.
   local rc=0 alone=0
   # NumPy multiplies on one core in each process, as there is a process for each.
-  OPENBLAS_NUM_THREADS=1 LD_PRELOAD=$BUILD/tests/fence.so "$PY" -m pytest -q -n "$JOBS" --dist worksteal -m "not alone" tests/python \
-    --junitxml="$RESULTS/pytest.xml" </dev/null || rc=$?
+  OPENBLAS_NUM_THREADS=1 LD_PRELOAD=$BUILD/tests/fence.so "$PY" -m pytest -q -n "$JOBS" --dist worksteal \
+    -m "not alone" tests/python --junitxml="$RESULTS/pytest.xml" </dev/null || rc=$?
   "$PY" -m pytest -q -m alone tests/python --junitxml="$RESULTS/pytest2.xml" </dev/null || alone=$?
   [ $rc = 0 ] || [ $rc = 5 ] || return $rc
   [ $alone = 0 ] || [ $alone = 5 ]
@@ -81,9 +81,10 @@ stage_asan() {
 # need not run once more for each that the machine has.
 stage_asan_ops() {
   asan_tree
-  ASAN_OPTIONS+=:detect_leaks=0:malloc_context_size=10
+  ASAN_OPTIONS+=:detect_leaks=0
   fixed_addresses env LD_PRELOAD="$(gcc -print-file-name=libasan.so) $(gcc -print-file-name=libubsan.so)" \
-    OPGRAFT_ONE_TARGET=1 OPGRAFT_NUM_THREADS=5 OPENBLAS_NUM_THREADS=1 PYTHONMALLOC=malloc PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
+    OPGRAFT_ONE_TARGET=1 OPGRAFT_NUM_THREADS=5 OPENBLAS_NUM_THREADS=1 PYTHONMALLOC=malloc \
+    PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
     "$PY" -m pytest -q -s -n "$JOBS" --dist worksteal -p no:cacheprovider tests/python/test_ops.py \
     tests/python/test_random_sizes.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
 }
@@ -159,23 +160,19 @@ stage_mindspore() {
       $out "MindSpore cannot be installed"
     printf '%s\n' "$sum" >"$venv/.requirements.sha256"
   fi
-  # MindSpore is the slower the more graphs a process has compiled: one for each of the two longest files, which begin,
-  # and one for four of the others.
-  local longest=(test_ops test_primitives)
-  { printf '%s\n' "${longest[@]}"
-    ls tests/mindspore | sed -n 's/^\(test_.*\)\.py$/\1/p' | grep -vxF "$(printf '%s\n' "${longest[@]}")" | xargs -n 4
+  # MindSpore is the slower the more graphs a process has compiled: the two longest files have one each, and begin, four
+  # of the others share one.
+  { printf '%s\n' tests/mindspore/test_{ops,primitives}.py
+    ls tests/mindspore/test_*.py | grep -vE '/test_(ops|primitives)\.py$' | xargs -n 4
   } | cat -n | OPGRAFT_SLOW=$make xargs -P "$JOBS" -L 1 bash build.sh _stage mindspore_tests
 }
-# mindspore_tests NUMBER FILE…: in a process that it shares with no other; MindSpore writes files of its own into the
-# working directory.
+# mindspore_tests NUMBER FILE…: in one process, with a working directory of its own, into which MindSpore writes.
 mindspore_tests() {
   local number=$1 rc=0 log=$RESULTS/mindspore$1.log
   shift
-  local files=("${@/#/$ROOT/tests/mindspore/}")
   mkdir -p "$BUILD/mindspore/$number"
   (cd "$BUILD/mindspore/$number" && PYTHONPATH=$BUILD/python "$ROOT/.venv-mindspore/bin/python" -m pytest -q \
-    -p no:cacheprovider -W ignore "${files[@]/%/.py}" --junitxml="$RESULTS/mindspore$number.xml" </dev/null) \
-    >"$log" 2>&1 || rc=$?
+    -p no:cacheprovider -W ignore "${@/#/$ROOT/}" --junitxml="$RESULTS/mindspore$number.xml" </dev/null) >"$log" 2>&1 || rc=$?
   cat "$log"
   return $rc
 }

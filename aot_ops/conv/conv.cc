@@ -303,7 +303,7 @@ template <Form form> void Kernel(Context &c) {
   });
 }
 
-// What lies from one image, or one output channel's weights, to the next, and so on: of x, y and weight in the layout.
+// Elements from one image (of weight: output channel), channel, row and column to the next, in the layout.
 struct Steps {
   int64_t image, channel, row, column;
   Steps(bool nhwc, int64_t channels, int64_t height, int64_t width)
@@ -313,8 +313,8 @@ struct Steps {
         column(nhwc ? channels : 1) {}
 };
 
-// A pixel's sum of products: x of the image's and group's first channel, weight of the output channel. Outside of x is
-// 0.
+// A pixel's sum of products: x from the image's and group's first channel on, weight from the output channel's. x is 0
+// outside.
 template <typename T> double reference_sum(const Conv &g, const T *x, const T *weight, int64_t i, int64_t j) {
   const Window h = g.h, w = g.w;
   const int64_t each = g.channels / g.groups;
