@@ -6,7 +6,8 @@ how many nodes MindSpore may run at once, without its queue of launches). Millis
 median of 30 ms each, of four products of [256, 1024] by [1024, 1024]: MindSpore's MatMul, in a process without opgraft;
 opgraft's Dense with GELU; four of each in turns, each on the result of the one before; and four of each side by side,
 where neither needs the other. Nothing is lost where the last two are no more than the first two together. `CPU`: what
-opgraft's own threads take in them, over what they take for Dense alone: more is time that they take from MindSpore's.
+opgraft's own threads take in them, over what they take for Dense alone just before (the median of 10 turns of two calls
+each): more is time that they take from MindSpore's.
 Exits with 1 where, with two threads of opgraft's, the best time or the CPU is more than --limit times that, and still
 is with as many turns more. Of the turns as many are made as fit into --seconds, one at least.
 
@@ -94,7 +95,7 @@ def serve(threads, actors, part):
     nets = {kind: Net(kind) for kind in PARTS[part]}
     calls = {kind: lambda net=net: net(x, *weights).asnumpy() for kind, net in nets.items()}
 
-    def cpu(call, times=20):
+    def cpu(call, times=2):
         before = cpu_of_pool()
         for _ in range(times):
             call()
@@ -102,7 +103,8 @@ def serve(threads, actors, part):
 
     def measure(task):
         seconds = interleaved(calls, task["rounds"], 0.03)
-        return {"seconds": seconds, "cpu": {kind: cpu(call) for kind, call in calls.items()}}
+        of_turns = [{kind: cpu(call) for kind, call in calls.items()} for _ in range(10)]
+        return {"seconds": seconds, "cpu": {kind: [turn[kind] for turn in of_turns] for kind in calls}}
 
     serving.serve(answers, measure, ())
 
@@ -116,7 +118,7 @@ def turns(figures, times, rounds, seconds):
                 answer = ask(setting, part, rounds)
                 for kind in PARTS[part]:
                     found[kind]["seconds"] += answer["seconds"][kind]
-                    found[kind]["cpu"].append(answer["cpu"][kind])
+                    found[kind]["cpu"] += answer["cpu"][kind]
         if (time.perf_counter() - begin) * (turn + 1) / turn > seconds:
             break
     return turn
@@ -126,8 +128,8 @@ def line(setting, found):
     """Prints a setting's figures; the largest that is held to the limit, 0 where opgraft has no thread of its own."""
     times = [(min(f["seconds"]), statistics.median(f["seconds"])) for f in found.values()]
     over = [[t[k] / (times[0][k] + times[1][k]) for k in range(2)] for t in times[2:]]
-    alone, *beside = (statistics.median(found[kind]["cpu"]) for kind in PARTS[1])
-    cpu = [b / alone for b in beside if alone]
+    alone, *beside = (found[kind]["cpu"] for kind in PARTS[1])
+    cpu = [statistics.median(b / a for a, b in zip(alone, both)) for both in beside if all(alone)]
     print("{:16}".format("{}, {}".format(*setting))
           + "".join(f"{1e3 * best:8.2f} ({1e3 * median:5.2f})" for best, median in times)
           + "{:>26}".format(", ".join("{:.2f} ({:.2f})".format(*o) for o in over))
