@@ -26,14 +26,20 @@ struct ProductKernels {
   decltype(Skinny_simd(0)) skinny;  // null: B is never read in place
   decltype(SkinnySum_simd(0)) skinny_sum;
   int64_t element;     // bytes of an element of B in a panel, or of a pair
+  int64_t c_element;   // bytes of an element of C, and of the residual
   bool pairs = false;  // B is packed in pairs of its rows
   int64_t packed_floats(const GemmProblem &p) const {
     return ::opgraft::packed_floats(pairs ? simd::pair_words(p.k) : p.k, p.n);
   }
 };
 inline ProductKernels product_kernels(int32_t dtype) {
-  return {GemmPanels_simd(dtype), PackPanels_simd(dtype),     Skinny_simd(dtype),
-          SkinnySum_simd(dtype),  PanelElement_simd(dtype)(), dtype == OPGRAFT_BFLOAT16 && simd::bf16_pairs()};
+  return {GemmPanels_simd(dtype),
+          PackPanels_simd(dtype),
+          Skinny_simd(dtype),
+          SkinnySum_simd(dtype),
+          PanelElement_simd(dtype)(),
+          int64_t(dtype_size(dtype)),
+          dtype == OPGRAFT_BFLOAT16 && simd::bf16_pairs()};
 }
 
 // Packing goes by pieces of up to 16 panels and 128 rows: long runs of B's rows, and every line of a panel written at
@@ -191,7 +197,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   if (p.m == 0 || p.n == 0 || p.batch == 0) return;
   const bool skinny = !p.packed && in_place(p, f);
   p.pairs = f.pairs && !skinny;
-  const int64_t element = int64_t(dtype_size(p.dtype)), panels = panel_count(p.n), lda = p.lda();
+  const int64_t panels = panel_count(p.n), lda = p.lda();
   const int64_t width = PanelWidth_simd()();
   const Scratch<char> memory(c, product_workspace(p, f, p.packed, c.threads()));
   Pieces pieces(memory.get());
@@ -224,7 +230,7 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
   }
   const Tiles t = tiles_of(p, p.n, f, c.threads());
   const auto tile_of = [&](int64_t product) {
-    const int64_t am = a_of(product), at = product * p.m * p.n * element;
+    const int64_t am = a_of(product), at = product * p.m * p.n * f.c_element;
     GemmTile g = first_tile(p, own ? nullptr : a + am * next_a,
                             b ? b + b_of(product) * f.packed_floats(p) * f.element : nullptr, t.kc);
     g.c = static_cast<char *>(p.c) + at;
@@ -268,8 +274,8 @@ void run_product(Context &c, const GemmProblem &problem, const ProductKernels &f
         if (std::exchange(held[size_t(worker)], product * p.m + m0) != product * p.m + m0)
           copy_rows(p, a_of(product), m0, m1 - m0, block);
         g.a = block;
-        g.c = static_cast<char *>(g.c) + m0 * g.ldc * element;
-        if (g.residual) g.residual = static_cast<const char *>(g.residual) + m0 * g.ldc * element;
+        g.c = static_cast<char *>(g.c) + m0 * g.ldc * f.c_element;
+        if (g.residual) g.residual = static_cast<const char *>(g.residual) + m0 * g.ldc * f.c_element;
         f.gemm(g, p0, p1, 0, m1 - m0);
       });
     }

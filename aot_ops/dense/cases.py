@@ -73,6 +73,7 @@ SIZES = [
     ((5,), 0, 3),
     ((5,), 3, 0),
     ((32,), 384, 100),
+    ((2, 1, 2, 3), 9, 17),
 ]
 
 
@@ -129,6 +130,8 @@ CASES = (
     ]
     + [joint(t, *s[:2], (s[2],) * 2, b, i % 2 == 1) for t in TOLERANCE for i, s in enumerate(SIZES) for b in (0, 1)]
     + [joint("float32", (40,), 300, (0, 20, 33), True, True)]
+    # Of several blocks of rows, each of which a thread copies for itself where weights are not packed.
+    + [joint(t, (300,), 64, (172,) * n, b, b) for t in TOLERANCE for n in (2, 3) for b in (False, True)]
     + [joint("float32", (1,), 700, (520, 520), b, False) for b in (False, True)]
     + [
         {

@@ -70,6 +70,7 @@ ProductKernels sum_kernels(int32_t dtype) {
   f.gemm = SumPanels_simd(dtype);
   f.skinny = SumSkinny_simd(dtype);
   f.skinny_sum = SkinnySum_simd(OPGRAFT_FLOAT32);
+  f.c_element = sizeof(float);
   return f;
 }
 

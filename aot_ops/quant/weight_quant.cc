@@ -69,8 +69,9 @@ enum { kX, kWeight, kScale, kOffset, kQuantScale, kQuantOffset, kBias };
 bool has_sign(const Arguments &c) { return c.input(kWeight).dtype() == OPGRAFT_INT8; }
 ProductKernels kernels(const Arguments &c) {
   const int32_t dtype = c.input(kX).dtype();
-  if (!has_sign(c)) return {PanelsInt8_simd(dtype), PackUint8_simd(), nullptr, nullptr, 1};
-  return {PanelsInt8_simd(dtype), PackInt8_simd(), SkinnyInt8_simd(dtype), SkinnySum_simd(dtype), 1};
+  if (!has_sign(c)) return {PanelsInt8_simd(dtype), PackUint8_simd(), nullptr, nullptr, 1, int64_t(dtype_size(dtype))};
+  return {PanelsInt8_simd(dtype),    PackInt8_simd(), SkinnyInt8_simd(dtype), SkinnySum_simd(dtype), 1,
+          int64_t(dtype_size(dtype))};
 }
 
 Activation activation(const Arguments &c) { return activation_from_name(c, c.attr_string("activation", "none")); }

@@ -57,6 +57,34 @@ def product(s):
     return math.prod(lead) * m * n * k, case | {"constant": [s.choose(0, 1)]}
 
 
+def layer(s):
+    """A layer, or several of one x; any of the weights may be constants."""
+    op = s.choose("Dense", "DenseAdd", "DenseQKV", "DenseSwiGLU")
+    m, n, k, turned = s.spread(1, 2000), s.spread(1, 1500), s.spread(1, 1500), s.choose(False, True)
+    dtype, biased, dense = s.choose(*DTYPES), s.choose(False, True), MODULES["dense"]
+    weights = {"DenseQKV": 3, "DenseSwiGLU": 2}.get(op, 1)
+    if weights > 1:
+        columns = (n, s.spread(1, n), s.spread(1, n)) if weights == 3 else (n, n)
+        case = dense.joint(dtype, (m,), k, columns, biased, turned)
+    else:
+        inputs = 4 if op == "DenseAdd" else 2 + biased
+        case = dense.case(op, dtype, (m,), k, n, inputs, turned, s.choose("none", *dense.ACTIVATIONS))
+    constant = [i for i in range(1, 1 + weights) if s.choose(False, True, True)]
+    return weights * m * n * k, case | {"constant": constant}
+
+
+def of_eight_bits(s):
+    m, n, k, turned = s.spread(1, 1500), s.spread(1, 1500), s.spread(1, 2000), s.choose(False, True)
+    quant = MODULES["quant"]
+    if s.choose(False, True):
+        case = quant.quant_case(s.choose("float16", "bfloat16", "float32", "int8"), (m,), k, n, tb=turned)
+    else:
+        case = quant.weight_case(
+            s.choose(*DTYPES), (m,), k, n, s.choose(3, 4, 7), tw=turned, of=s.choose(("int8", -128), ("uint8", 0))
+        )
+    return m * n * k, case | {"constant": [i for i in (1,) if s.choose(False, True)]}
+
+
 def attention(s):
     shared, heads = s.choose(1, 1, 2, 4), s.spread(1, 6)
     size = s.spread(1, 3), heads * shared, s.spread(1, 400), s.spread(1, 900), s.spread(1, 200)
@@ -77,7 +105,14 @@ def pool(s):
     return work, MODULES["pool"].case(op, s.choose(*DTYPES), x, kernel, strides, mode, last=bool(s.choose(0, 1)))
 
 
-MAKE = {"conv": convolution, "matmul": product, "attention": attention, "pool": pool}
+MAKE = {
+    "conv": convolution,
+    "matmul": product,
+    "dense": layer,
+    "quant": of_eight_bits,
+    "attention": attention,
+    "pool": pool,
+}
 
 
 @pytest.mark.parametrize("seed", range(8))
