@@ -200,6 +200,8 @@ PADDED = [
     ((1, 2, 9, 40), [2, 5], [3, 4], [1, 2]),
     ((1, 1, 1, 1), [3, 3], [1, 1], [1, 1]),
     ((0, 2, 4, 4), [2, 2], [2, 2], [0, 1]),
+    ((1, 2, 0, 6), [2, 2], [2, 2], [1, 1]),  # nothing but padding
+    ((2, 3, 5, 0), [2, 2], [2, 1], [1, 1]),
 ]
 # One window; as many as x has, of one size, or not; more than x has; vectors and less; a plane of several parts.
 ADAPTIVE = [

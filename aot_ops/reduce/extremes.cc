@@ -14,7 +14,7 @@ constexpr bool of_mint(Kind k) { return k == kMaxDim || k == kMinDim; }
 template <Kind kind> int axis_of(const Arguments &c) {
   const int rank = c.input(0).rank();
   const int64_t axis = c.attr_int(of_mint(kind) ? "dim" : "axis", of_mint(kind) ? -1 : 0);
-  return rank == 0 && (axis == 0 || axis == -1) ? 0 : c.axis(axis, rank);
+  return rank == 0 && (axis == 0 || axis == -1) ? 0 : c.axis(axis, rank, of_mint(kind) ? "dim" : "axis");
 }
 
 template <Kind kind> void Infer(InferContext &c) {
@@ -23,7 +23,8 @@ template <Kind kind> void Infer(InferContext &c) {
   const int axis = axis_of<kind>(c);
   Shape y(x.begin(), x.end());
   if (!y.empty()) {
-    if (y[size_t(axis)] == 0) c.fail(OPGRAFT_INVALID_VALUE, "axis ", axis, " holds no element, shape ", x);
+    if (y[size_t(axis)] == 0)
+      c.fail(OPGRAFT_INVALID_VALUE, of_mint(kind) ? "dim " : "axis ", axis, " holds no element, shape ", x);
     if (c.attr_bool(of_mint(kind) ? "keepdim" : "keep_dims", false)) y[size_t(axis)] = 1;
     else y.erase(y.begin() + axis);
   }
