@@ -75,6 +75,14 @@ class Matcher {
     return g_.node(m_.nodes[size_t(a.node)]).outputs[size_t(a.output)];
   }
 
+  // Whether two values are one: a constant may be written twice, as a model's file may have it. Parameters change.
+  bool is(ValueId a, ValueId b) const {
+    if (a == b) return true;
+    const Value &one = g_.value(a), &other = g_.value(b);
+    if (!one.stays() || !other.stays() || one.parameter || other.parameter) return false;
+    return equal(one.constant, other.constant);
+  }
+
   // Results from `next` on that the first does not lead to: among the users of a value that they share with it.
   bool siblings(size_t next) {
     for (; next < p_.results.size(); ++next) {
@@ -125,7 +133,7 @@ class Matcher {
             continue;
           }
           auto [it, added] = m_.values.emplace(name, goal.value);
-          if (!added && it->second != goal.value) return false;
+          if (!added && !is(it->second, goal.value)) return false;
           continue;
         }
         case Pattern::Arg::kNode: break;

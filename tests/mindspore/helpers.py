@@ -123,3 +123,31 @@ def taken(net, x, folder, op="ScaledDotProductAttention"):
     opgraft._core.write_mindir(graph, str(folder / "grafted.mindir"))
     np.testing.assert_array_equal(ms.nn.GraphCell(ms.load(str(folder / "grafted.mindir")))(*tensors).asnumpy(), got)
     return want, got, graph.nodes[0]["attrs"]
+
+
+def swapped(net, given, folder, *names):
+    """MindSpore's results and those of the exported model, of which these operators are left, and views; written back
+    to MindSpore, which packs no weights, it gives these but for the order of sums."""
+    import mindspore as ms
+
+    ms.set_context(mode=ms.GRAPH_MODE)
+    tensors = [ms.Tensor(y) for y in given]
+
+    def arrays(results):
+        return [t.asnumpy() for t in (results if isinstance(results, (tuple, list)) else [results])]
+
+    want = arrays(net(*tensors))
+    ms.export(net, *tensors, file_name=str(folder / "net"), file_format="MINDIR")
+    graph = opgraft.load(folder / "net.mindir")
+    opgraft.rewrite.substitute(graph, prove=[list(given)])
+    assert [n["op"] for n in graph.nodes if n["op"] != "Reshape"] == list(names), str(graph)
+    got = arrays(opgraft.nn.GraphCell(graph)(*map(opgraft.Tensor, given)))
+    opgraft._core.write_mindir(graph, str(folder / "grafted.mindir"))
+    back = arrays(ms.nn.GraphCell(ms.load(str(folder / "grafted.mindir")))(*tensors))
+    for ours, theirs in zip(got, back, strict=True):
+        assert theirs.dtype == ours.dtype
+        if ours.dtype == np.float32:
+            close(theirs, ours)
+        else:
+            np.testing.assert_allclose(theirs, ours, rtol=2.0**-10 if ours.dtype == np.float16 else 0, atol=0)
+    return want, got

@@ -43,6 +43,7 @@ PRODUCTS = {
     "ONNX": (lambda x, m: p("MatMul", x, m), False),
     "ONNX, transposed": (lambda x, m: p("MatMul", x, m, transpose_b=True), True),
     "MatMulExt": (lambda x, m: p("MatMulExt", x, m), False),
+    "MatMulExt, transposed": (lambda x, m: p("MatMulExt", x, p("Transpose", m, perm=[1, 0])), True),
     "rows": (joined, False),
     "rows, transposed": (lambda x, m: joined(x, m, transpose_b=True), True),
 }
