@@ -25,7 +25,7 @@ def bound(u, x, approximate="none"):
 
 
 BOUND = {"FusedGeLU": bound, "GeluExt": bound}
-SHAPES = [(64,), (3, 7), (1,), (33,), (0, 5), (), (2, 3, 17), (4, 3072)]
+SHAPES = [(64,), (3, 7), (1,), (33,), (0, 5), (), (2, 3, 17), (4, 3072), (2, 1, 2, 3, 1, 9)]
 
 CASES = (
     [

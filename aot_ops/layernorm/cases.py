@@ -124,7 +124,7 @@ BOUND = {
     "FusedLayerNorm": lambda u, *inputs, **attrs: norm_bounds(*inputs, **attrs)[0],
     "AddLayerNorm": add_bounds,
 }
-SHAPES = [(4, 64), (3, 7), (1, 2), (5, 33), (0, 5), (16,), (2, 3, 17), (9, 384), (3, 1000)]
+SHAPES = [(4, 64), (3, 7), (1, 2), (5, 33), (0, 5), (16,), (2, 3, 17), (9, 384), (3, 1000), (2, 1, 2, 3, 1, 9)]
 
 
 def case(op, dtype, shapes, **attrs):

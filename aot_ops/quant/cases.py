@@ -148,7 +148,8 @@ TOLERANCE = {"float32": 2.02 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16":
 SMALLEST = 2.0**-24
 # x's leading dimensions, K, N: whole and partial tiles, none, pieces of K.
 SIZES = [((12,), 32, 64), ((2, 7), 9, 33), ((1,), 130, 70), ((1,), 900, 300), ((5,), 900, 300), ((17,), 2100, 40),
-         ((0, 3), 4, 8), ((5,), 0, 3), ((5,), 3, 0), ((70,), 131, 45), ((2, 64), 96, 130)]  # fmt: skip
+         ((0, 3), 4, 8), ((5,), 0, 3), ((5,), 3, 0), ((70,), 131, 45), ((2, 64), 96, 130),
+         ((2, 1, 2, 3), 9, 17)]  # fmt: skip
 
 
 def weight_case(dtype, lead, k, n, inputs=3, scale_dtype="float32", per="channel", offset=True, tx=False, tw=False,

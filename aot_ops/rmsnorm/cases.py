@@ -93,7 +93,8 @@ BOUND = {
     "FusedRmsNorm": lambda *a, **k: bounds(*a, **k)[0],
     "FusedAddRmsNorm": lambda *a, **k: add_bounds(*a, **k)[::2],
 }
-SHAPES = [(4, 64), (3, 7), (1, 2), (5, 33), (0, 5), (16,), (2, 3, 17), (9, 384), (3, 1000), (1, 4096), (3, 0)]
+SHAPES = [(4, 64), (3, 7), (1, 2), (5, 33), (0, 5), (16,), (2, 3, 17), (9, 384), (3, 1000), (1, 4096), (3, 0),
+          (2, 1, 2, 3, 1, 9)]  # fmt: skip
 
 
 def case(op, dtype, shapes, **attrs):

@@ -109,7 +109,7 @@ TOLERANCE = {"float32": 8 * 2.0**-24, "float16": 2.02 * 2.0**-11, "bfloat16": 2.
 # Half the smallest step of float16, twice; the smallest normal number of the others.
 SMALLEST = {"float32": 2.0**-126, "float16": 2.0**-24, "bfloat16": 2.0**-126}
 # Full vectors, partial vectors of every width, a single element, none, 0-d, several dimensions.
-SHAPES = [(64,), (3, 7), (1,), (33,), (0, 5), (), (2, 3, 17), (4, 11008)]
+SHAPES = [(64,), (3, 7), (1,), (33,), (0, 5), (), (2, 3, 17), (4, 11008), (2, 1, 2, 3, 1, 9)]
 SPECIAL = [float("inf"), float("-inf"), float("nan"), 0.0, -0.0, 3e38, -3e38, 1e30, -1e30, 30.0, -30.0, -88.5, 1e-40]
 
 
