@@ -84,7 +84,7 @@ std::vector<Tensor> Results::make(const std::vector<TensorType> &types) {
       continue;
     }
     void *data = shelf_->take(bytes);
-    if (!data) data = take_memory(bytes);
+    if (!data) data = take_memory(t, bytes);
     std::shared_ptr<void> owner(data, [shelf = std::weak_ptr(shelf_), bytes](void *p) {
       if (const auto s = shelf.lock()) s->put({p, bytes});
       else std::free(p);

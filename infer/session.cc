@@ -342,7 +342,7 @@ std::vector<Tensor> Session::run(const std::vector<Tensor> &inputs) {
   return outputs;
 }
 
-std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, const Attrs &given) {
+std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, const Attrs &given) try {
   std::vector<opgraft_tensor> in;
   std::vector<int32_t> dtypes;
   for (auto &t : inputs) {
@@ -366,6 +366,8 @@ std::vector<Tensor> run_op(const OpPtr &op, const std::vector<Tensor> &inputs, c
   NativeCall made(*op, in, out, attrs);
   run_kernel(*op, made.call, nullptr);
   return outputs;
+} catch (const std::bad_alloc &e) {
+  throw OutOfMemory(fmt::format("{}: {}", op->name(), e.what()));
 }
 
 }  // namespace opgraft

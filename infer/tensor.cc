@@ -1,5 +1,6 @@
 #include "infer/tensor.h"
 
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -9,13 +10,25 @@
 
 namespace opgraft {
 
-void *take_memory(size_t bytes) {
+void *try_memory(size_t bytes) noexcept {
   constexpr size_t kPage = 4096;
   const size_t alignment = bytes >= 2 * kLargePage ? kLargePage : bytes >= 32 * kPage ? kPage : 64;
   // Not rounded up, so that AddressSanitizer sees a kernel read past the end.
   void *p = nullptr;
-  if (posix_memalign(&p, alignment, bytes == 0 ? 1 : bytes) != 0) throw std::bad_alloc();
+  if (posix_memalign(&p, alignment, bytes == 0 ? 1 : bytes) != 0) return nullptr;
   if (alignment == kLargePage) madvise(p, bytes, MADV_HUGEPAGE);  // where there are none, it does without
+  return p;
+}
+
+void *take_memory(size_t bytes) {
+  void *p = try_memory(bytes);
+  if (!p) throw OutOfMemory(fmt::format("no memory for {} bytes", bytes));
+  return p;
+}
+
+void *take_memory(const TensorType &type, size_t bytes) {
+  void *p = try_memory(bytes);
+  if (!p) throw OutOfMemory(fmt::format("no memory for {}, {} bytes", type.text(), bytes));
   return p;
 }
 
@@ -37,7 +50,9 @@ size_t byte_count(int32_t dtype, const Shape &dims) {
 }
 
 Tensor::Tensor(int32_t dtype, Shape dims) : dtype_(dtype), dims_(std::move(dims)) {
-  owner_ = allocate(byte_count(dtype, dims_));
+  const size_t bytes = byte_count(dtype, dims_);
+  void *p = try_memory(bytes);
+  owner_ = {p ? p : take_memory(type(), bytes), std::free};
   data_ = owner_.get();
 }
 

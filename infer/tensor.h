@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <new>
 #include <string>
 
 #include "opgraft/op.h"
@@ -17,6 +18,16 @@ struct TensorType {
   std::string text() const { return std::string(dtype_name(dtype)) + (ranked ? to_string(dims) : "(*)"); }
 };
 
+// Memory that there is not; what() says how much, and for what.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(const std::string &text) : text_(std::make_shared<std::string>(text)) {}
+  const char *what() const noexcept override { return text_->c_str(); }
+
+ private:
+  std::shared_ptr<const std::string> text_;
+};
+
 // Bytes of a tensor. Throws Error where there is no such dtype, or nothing is as large.
 size_t byte_count(int32_t dtype, const Shape &dims);
 
@@ -26,7 +37,7 @@ void forget_pages(const void *data, size_t bytes);
 class Tensor {
  public:
   Tensor() = default;
-  // Uninitialised. Throws std::bad_alloc, or Error when the byte count overflows.
+  // Uninitialised. Throws OutOfMemory, or Error when the byte count overflows.
   Tensor(int32_t dtype, Shape dims);
   // Shares memory that `owner` keeps alive (a NumPy array, a mapped file).
   Tensor(int32_t dtype, Shape dims, void *data, std::shared_ptr<void> owner)
@@ -88,7 +99,11 @@ constexpr size_t kLargePage = size_t(2) << 20;  // bytes
 // with a page: what the allocator gives begins 64 bytes into one, NumPy's arrays 16, and a load of theirs that follows
 // a store to ours would meet it in the low 12 bits of the address, which is all that a processor compares at first.
 // From 4 MiB on it lies on large pages, which cost fewer faults to fill and fewer misses to read.
+// Where there is none: null of try_memory; the others throw OutOfMemory.
+void *try_memory(size_t bytes) noexcept;
 void *take_memory(size_t bytes);
 std::shared_ptr<void> allocate(size_t bytes);
+// Of a tensor; `type` is named in the error.
+void *take_memory(const TensorType &type, size_t bytes);
 
 }  // namespace opgraft

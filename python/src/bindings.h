@@ -25,7 +25,8 @@ py::object to_numpy(const Tensor &tensor, bool writable = true);
 py::list to_numpy(const std::vector<Tensor> &tensors);
 
 AttrValue to_attr(std::string_view name, py::handle value);
-Attrs to_attrs(const py::dict &attrs);
+// op: named in the errors.
+Attrs to_attrs(const std::string &op, const py::dict &attrs);
 py::object from_attr(const AttrValue &value);
 
 // Raises the Python kind that belongs to an op's status; a GIL holder's.

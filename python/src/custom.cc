@@ -2,6 +2,7 @@
 // shape of every input finds what was inferred for them the first time.
 #include "numpy_api.h"
 
+#include <fmt/format.h>
 #include <structmember.h>
 
 #include <algorithm>
@@ -65,7 +66,8 @@ void declare(CustomObject *self, Signature &s, PyArrayObject **arrays, int n) {
     given[size_t(i)] = py::reinterpret_borrow<py::object>(reinterpret_cast<PyObject *>(arrays[i]));
   py::tuple answer = py::handle(reinterpret_cast<PyObject *>(self)).attr("_declare")(given);
   if (!answer[0].is_none()) {
-    s.own_attrs = std::make_unique<FlatAttrs>(complete_attrs(self->cache->op->manifest, to_attrs(py::dict(answer[0]))));
+    s.own_attrs = std::make_unique<FlatAttrs>(
+        complete_attrs(self->cache->op->manifest, to_attrs(self->cache->op->name(), py::dict(answer[0]))));
     s.attrs = s.own_attrs.get();
   }
   s.tuple = answer[1].cast<bool>();
@@ -84,9 +86,14 @@ std::shared_ptr<Signature> infer(CustomObject *self, PyArrayObject **arrays, int
   }
   for (int i = 0; i < n; ++i) {
     int32_t dtype = dtype_of_number(s->types[size_t(i)]);
-    if (dtype == OPGRAFT_UNKNOWN)
-      raise_status(OPGRAFT_INVALID_TYPE,
-                   c.op->name() + ": input " + std::to_string(i) + " has a dtype that opgraft does not know");
+    if (dtype == OPGRAFT_UNKNOWN) {
+      const ManifestTensor *declared = c.op->manifest.input(size_t(i));
+      raise_status(
+          OPGRAFT_INVALID_TYPE,
+          fmt::format("{}: {} has the dtype {}, which opgraft does not know", c.op->name(),
+                      declared ? declared->name : fmt::format("input {}", i),
+                      std::string(py::str(py::handle(reinterpret_cast<PyObject *>(arrays[i])).attr("dtype")))));
+    }
     auto &shape = s->shapes[size_t(i)];
     s->in.push_back({c.value_inputs ? PyArray_DATA(arrays[i]) : nullptr, shape.data(), int32_t(shape.size()), dtype,
                      element_count(shape)});
@@ -304,8 +311,8 @@ PyObject *custom_bind(PyObject *object, PyObject *args) {
   int ask = 0;
   if (!PyArg_ParseTuple(args, "OO!|p", &op, &PyDict_Type, &attrs, &ask)) return nullptr;
   try {
-    auto *cache =
-        new Cache(py::handle(op).cast<std::shared_ptr<Op>>(), to_attrs(py::reinterpret_borrow<py::dict>(attrs)), ask);
+    const auto native = py::handle(op).cast<std::shared_ptr<Op>>();
+    auto *cache = new Cache(native, to_attrs(native->name(), py::reinterpret_borrow<py::dict>(attrs)), ask);
     delete self->cache;
     self->cache = cache;
     Py_RETURN_NONE;

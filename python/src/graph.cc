@@ -106,7 +106,7 @@ void bind_graph(py::module_ &m) {
           [](Graph &g, const std::string &op, std::vector<ValueId> inputs, const py::dict &attrs,
              const std::string &name, const std::string &spec) {
             NodeId id =
-                g.add_node(Registry::global(), spec.empty() ? op : spec, std::move(inputs), to_attrs(attrs), name);
+                g.add_node(Registry::global(), spec.empty() ? op : spec, std::move(inputs), to_attrs(op, attrs), name);
             return std::make_pair(id, g.node(id).outputs);
           },
           py::arg("op"), py::arg("inputs"), py::arg("attrs"), py::arg("name") = "", py::arg("spec") = "")

@@ -41,7 +41,7 @@ py::dict manifest_of(const Manifest &m) {
 void run_into(const OpPtr &op, const py::iterable &inputs, const py::iterable &outputs, const py::dict &attrs,
               bool reference) {
   auto in = to_tensors(inputs), out = to_tensors(outputs);
-  FlatAttrs flat(complete_attrs(op->manifest, to_attrs(attrs)));
+  FlatAttrs flat(complete_attrs(op->manifest, to_attrs(op->name(), attrs)));
   std::vector<opgraft_tensor> iv, ov;
   for (auto &t : in) iv.push_back(t.view());
   for (auto &t : out) ov.push_back(t.view());
@@ -118,7 +118,8 @@ void bind_registry(py::module_ &m) {
       "load_function",
       [share](const std::string &file, const std::string &function, const py::dict &attrs) {
         std::vector<ManifestAttr> declared;
-        for (auto &[name, value] : to_attrs(attrs)) declared.push_back({name, attr_kind(value), std::nullopt});
+        for (auto &[name, value] : to_attrs(function, attrs))
+          declared.push_back({name, attr_kind(value), std::nullopt});
         py::gil_scoped_release gil;
         return share(load_function(Registry::global(), file, function, declared));
       },
@@ -172,7 +173,7 @@ void bind_registry(py::module_ &m) {
       "run_op",
       [](const std::shared_ptr<Op> &op, const py::iterable &inputs, const py::dict &attrs) {
         auto in = to_tensors(inputs);
-        auto a = to_attrs(attrs);
+        auto a = to_attrs(op->name(), attrs);
         std::vector<Tensor> out;
         {
           py::gil_scoped_release gil;
@@ -189,7 +190,8 @@ void bind_registry(py::module_ &m) {
         for (auto &t : in) views.push_back(t.view());
         py::list out;
         for (auto &t :
-             infer_native(*op, views, FlatAttrs(complete_attrs(op->manifest, to_attrs(attrs))), nullptr).types)
+             infer_native(*op, views, FlatAttrs(complete_attrs(op->manifest, to_attrs(op->name(), attrs))), nullptr)
+                 .types)
           out.append(py::make_tuple(py::cast(t.dims), py::module_::import("opgraft.dtype").attr("from_id")(t.dtype)));
         return out;
       },

@@ -2,6 +2,8 @@
 #define NPY_IMPORT
 #include "numpy_api.h"
 
+#include <fmt/format.h>
+
 #include <array>
 
 #include "bindings.h"
@@ -116,6 +118,17 @@ py::list to_numpy(const std::vector<Tensor> &tensors) {
   return out;
 }
 
+// An int, or what stands for one.
+static int64_t whole(std::string_view name, py::handle v) {
+  const auto n = py::reinterpret_steal<py::object>(PyNumber_Index(v.ptr()));
+  if (!n) throw py::error_already_set();
+  int overflow;
+  const int64_t i = PyLong_AsLongLongAndOverflow(n.ptr(), &overflow);
+  if (overflow)
+    throw py::value_error(fmt::format("attribute {} must fit 64 bits, got {}", name, std::string(py::str(n))));
+  return i;
+}
+
 AttrValue to_attr(std::string_view name, py::handle v) {
   auto refuse = [&](const std::string &got) -> AttrValue {
     throw py::type_error("attribute " + std::string(name) +
@@ -126,7 +139,7 @@ AttrValue to_attr(std::string_view name, py::handle v) {
   if (PyFloat_Check(v.ptr())) return v.cast<double>();
   if (PyArray_Check(v.ptr())) return to_attr(name, v.attr("tolist")());
   if (py::hasattr(v, "item") && py::hasattr(v, "dtype")) return to_attr(name, v.attr("item")());
-  if (PyIndex_Check(v.ptr())) return v.cast<int64_t>();
+  if (PyIndex_Check(v.ptr())) return whole(name, v);
   if (!py::isinstance<py::sequence>(v)) return refuse(Py_TYPE(v.ptr())->tp_name);
   bool floats = false, rows = false;
   for (auto e : py::reinterpret_borrow<py::sequence>(v)) {
@@ -143,14 +156,22 @@ AttrValue to_attr(std::string_view name, py::handle v) {
     if (floats) return v.cast<std::vector<double>>();
     return v.cast<std::vector<int64_t>>();
   } catch (const py::cast_error &) {
+    for (auto e : py::reinterpret_borrow<py::sequence>(v))
+      if (PyIndex_Check(e.ptr())) whole(name, e);
     return refuse(std::string(py::repr(v)));
   }
 }
-Attrs to_attrs(const py::dict &attrs) {
+Attrs to_attrs(const std::string &op, const py::dict &attrs) {
   Attrs out;
   for (auto [k, v] : attrs) {
     auto name = k.cast<std::string>();
-    out[name] = to_attr(name, v);
+    try {
+      out[name] = to_attr(name, v);
+    } catch (const py::type_error &e) {
+      throw py::type_error(op + ": " + e.what());
+    } catch (const py::value_error &e) {
+      throw py::value_error(op + ": " + e.what());
+    }
   }
   return out;
 }
