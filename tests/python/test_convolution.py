@@ -339,18 +339,31 @@ def test_an_open_batch_and_open_sizes():
         np.testing.assert_array_equal(net(a).asnumpy(), w)
 
 
-@pytest.mark.parametrize("group", [1, 4])
-def test_batch_norm_is_folded_when_the_model_is_planned(group):
+class Normed(nn.Cell):
+    def __init__(self, kernel, group, bias, residual):
+        super().__init__()
+        self.conv, self.residual = nn.Conv2d(4, 4, kernel, group=group, has_bias=bias), residual
+        self.norm = nn.BatchNorm2d(4, beta_init=0.5)
+
+    def construct(self, x):
+        y = self.norm(self.conv(x))
+        return ops.relu(y + x if self.residual else y)
+
+
+@pytest.mark.parametrize("kernel,group,bias,residual", [
+    (3, 1, False, False), (3, 4, False, False), (3, 1, True, False), (3, 1, False, True), (1, 1, False, False),
+    (1, 1, False, True), (1, 1, True, True), (1, 2, True, False),
+])  # fmt: skip
+def test_batch_norm_is_folded_when_the_model_is_planned(kernel, group, bias, residual):
     """Once planned, a run reads no statistics: it gives the same bits after they have been overwritten, until another
     size is planned."""
-    net = nn.SequentialCell(nn.Conv2d(4, 8, 3, group=group), nn.BatchNorm2d(8, beta_init=0.5), nn.ReLU())
-    x = normal(1, 4, 6, 7)
+    net, x = Normed(kernel, group, bias, residual), normal(1, 4, 6, 7)
     net.set_inputs(Tensor(shape=[None, 4, 6, 7], dtype=opgraft.float32))
     report = rewrite.substitute(net, prove=(x,))
-    assert report.swapped[-1]["op"] == "FusedConv2DBatchNorm@1.0.0", str(report)
+    assert report.swapped[-1]["op"] == f"FusedConv2D{'Bias' if bias else ''}BatchNorm@1.0.0", str(report)
     session = net.session(Tensor(x))
     want = session.run([x])[0].copy()
-    for p in (net[1].gamma, net[1].beta, net[1].moving_mean, net[1].moving_variance):
+    for p in (net.norm.gamma, net.norm.beta, net.norm.moving_mean, net.norm.moving_variance):
         p._array[...] = np.nan  # in the memory that the model holds
     assert session.run([x])[0].tobytes() == want.tobytes() and want.any()
     assert np.isnan(session.run([normal(2, 4, 6, 7)])[0]).all()

@@ -171,6 +171,28 @@ def test_made_once_for_all_shapes_and_sessions(entries, tmp_path):
         assert made[0] == made[1] >= 64, op
 
 
+@pytest.mark.parametrize("op", ["SparseMatMul", "SparseMatMulGrad", "CSRMM", "SparseTensorDenseMatmul"])
+def test_a_run_reads_what_was_packed_when_it_was_planned(op):
+    """The same bits after the matrix has been overwritten, the gradient of the dense operand as well, and of another
+    size of it: that plan has the same packed matrix."""
+    s = matrix("5 %")
+    d, dy = operands(s)
+    exactly = exact(s.T, dy) if op.endswith("Grad") else exact(s, d)
+    indptr, indices, values = csr(s)
+    constants, attrs, held = {
+        "CSRMM": ([indptr, indices, values, np.array(s.shape)], {}, 2),
+        "SparseTensorDenseMatmul": ([np.argwhere(s), values, np.array(s.shape)], {}, 1),
+    }.get(op, ([s], {"a_is_sparse": True}, 0))
+    net, given = Of(op, constants, **attrs), [d, dy] if op.endswith("Grad") else [d]
+    net.set_inputs(*(Tensor(shape=[len(a), None], dtype=opgraft.float32) for a in given))
+    session = net.session(*map(Tensor, given))
+    want = session.run(given)[-1].copy()
+    getattr(net, f"constant{held}")._array[...] = np.nan  # in the memory that the model holds
+    assert session.run(given)[-1].tobytes() == want.tobytes() and want.any()
+    wider = session.run([np.concatenate([a, a], 1) for a in given])[-1]
+    close(wider, *(np.concatenate([a, a], 1) for a in exactly), 2.0**-24)
+
+
 def test_huge_stated_shapes_take_no_memory():
     at, values, d = np.zeros((1, 2), np.int64), np.ones(1, np.float32), np.zeros((2**30, 0), np.float32)
     shape = np.array([2**40, 2**30])
