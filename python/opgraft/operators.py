@@ -34,8 +34,8 @@ def _getitem(x, index):
             step = 1 if i.step is None else int(i.step)
             if step <= 0:
                 raise ValueError(f"slice: the step of dimension {axis} must be positive, got {step}")
-            begin.append(0 if i.start is None else i.start)
-            end.append(0 if i.stop is None else i.stop)
+            begin.append(0 if i.start is None else _within_64_bits(i.start))
+            end.append(0 if i.stop is None else _within_64_bits(i.stop))
             strides.append(step)
             masks[0] |= (i.start is None) << k
             masks[1] |= (i.stop is None) << k
@@ -54,6 +54,11 @@ def _getitem(x, index):
     if all(isinstance(i, slice) and i == slice(None) for i in index):
         return x
     return ops.strided_slice(x, begin, end, strides, masks[0], masks[1], 0, masks[2], masks[3])
+
+
+def _within_64_bits(i):
+    """A slice's bound, which may lie anywhere beyond."""
+    return max(-(2**63), min(i, 2**63 - 1)) if isinstance(i, int) else i
 
 
 def _from_the_end(x, index):

@@ -1,14 +1,13 @@
 """Running one primitive: eagerly, or recorded where a graph is traced."""
 
 import functools
-import operator
 
 import numpy as np
 
 from . import _core
 from . import dtype as dt
 from . import trace as _trace
-from .symint import SymInt
+from .symint import SymInt, numbers
 from .tensor import Parameter, Tensor
 
 
@@ -48,13 +47,6 @@ def _array(x):
     return x._array if isinstance(x, Tensor) else x if isinstance(x, np.ndarray) else np.asarray(x)
 
 
-def _numbers(name, items):
-    try:
-        return np.array([operator.index(i) for i in items], dtype=np.int64)
-    except TypeError:
-        raise TypeError(f"{name}: sizes and positions must be int, got {items!r}") from None
-
-
 def run(name, inputs, attrs):
     """Runs or records one primitive. inputs: tensors, arrays, or sequences of int (int64 vectors)."""
     op = signature(name)[0]
@@ -82,7 +74,7 @@ def run(name, inputs, attrs):
         for i in _states(name):
             if i < len(inputs) and isinstance(inputs[i], Parameter):
                 inputs[i].updated = True
-        arrays = [_numbers(name, x) if isinstance(x, (tuple, list)) else _array(x) for x in inputs]
+        arrays = [numbers(name, x) if isinstance(x, (tuple, list)) else _array(x) for x in inputs]
         out = [Tensor(a) for a in _core.run_op(op, arrays, attrs)]
     return out[0] if len(out) == 1 else tuple(out)
 

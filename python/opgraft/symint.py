@@ -1,5 +1,7 @@
 """SymInt: a size that is not a number yet."""
 
+import operator
+
 import numpy as np
 
 
@@ -69,3 +71,13 @@ class SymInt:
 
     def __repr__(self):
         return "?" if self.dim == -1 else self.tracer.graph.dim_text(self.dim)
+
+
+def numbers(name, items):
+    """Sizes or positions as an int64 vector; `name`: who takes them, for the errors."""
+    try:
+        return np.array([operator.index(i) for i in items], dtype=np.int64)
+    except TypeError:
+        raise TypeError(f"{name}: sizes and positions must be int, got {items!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name}: sizes and positions must fit 64 bits, got {items!r}") from None

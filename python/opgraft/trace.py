@@ -3,14 +3,13 @@
 import contextlib
 import copy
 import inspect
-import operator
 import threading
 
 import numpy as np
 
 from . import _core
 from . import dtype as dt
-from .symint import SymInt
+from .symint import SymInt, numbers
 from .tensor import Dim, Parameter, Tensor
 
 NO_VALUE = "inputs must have values, got a Tensor that only describes an input's shape"
@@ -157,11 +156,7 @@ class Tracer:
     def shape_value(self, items) -> int:
         """An int64 vector of ints and SymInts."""
         if not any(isinstance(i, SymInt) for i in items):
-            try:
-                items = [operator.index(i) for i in items]
-            except TypeError:
-                raise TypeError(f"trace: sizes and positions must be int, got {items!r}") from None
-            return self.graph.add_constant(np.array(items, dtype=np.int64).reshape(len(items)))
+            return self.graph.add_constant(numbers("trace", items))
         return self.node("MakeTuple", [self.scalar(i) for i in items], {})[0]
 
     # nodes

@@ -295,8 +295,12 @@ PyObject *custom_call(PyObject *object, PyObject *args, PyObject *kwargs) {
     return call_arrays(self, arrays, int(n), tensors ? wrapper : nullptr);
   } catch (py::error_already_set &e) {
     e.restore();
+  } catch (const py::builtin_exception &e) {
+    e.set_error();
   } catch (const Error &e) {
     set_status_error(e.status, e.what());
+  } catch (const std::bad_alloc &e) {
+    PyErr_SetString(PyExc_MemoryError, e.what());
   } catch (const std::exception &e) {
     PyErr_SetString(PyExc_RuntimeError, e.what());
   }
@@ -318,6 +322,8 @@ PyObject *custom_bind(PyObject *object, PyObject *args) {
     Py_RETURN_NONE;
   } catch (py::error_already_set &e) {
     e.restore();
+  } catch (const py::builtin_exception &e) {
+    e.set_error();
   } catch (const Error &e) {
     set_status_error(e.status, e.what());
   } catch (const std::exception &e) {

@@ -32,6 +32,8 @@ SHAPES = [
     (lambda: ops.mean(T, 4), "ReduceMean: axis must be in [-2, 2), got 4"),
     (lambda: T.reshape(2**32, 2**32), "Reshape: shape (4294967296, 4294967296) has more elements than memory can hold"),
     (lambda: ops.broadcast_to(T, (2**50, 2, 3)), "BroadcastTo: shape (1125899906842624, 2, 3) has more elements than"),
+    (lambda: T.reshape(2**70, 1), f"Reshape: sizes and positions must fit 64 bits, got ({2**70}, 1)"),
+    (lambda: opgraft.jit(lambda x: x.reshape(2**70, 1))(T), "trace: sizes and positions must fit 64 bits, got ("),
     (lambda: ops.broadcast_to(T, (3, 3)), "BroadcastTo: x.shape (2, 3) does not broadcast to (3, 3)"),
     (lambda: ops.Custom.from_op("SwiGLU")(X, ones(2, 4)), "SwiGLU: gate.shape must equal x.shape (2, 3), got (2, 4)"),
     (lambda: Tensor(X, shape=(3, 2)), "Tensor: shape must be the data's (2, 3), got (3, 2)"),
@@ -45,6 +47,12 @@ VALUES = [
         lambda: ops.layer_norm(T, 2),
         "layer_norm: normalized_shape must be x's last dimensions, got (2,) for shape (2, 3)",
     ),
+    (lambda: ops.softmax(T, 2**70), f"Softmax: attribute axis must fit 64 bits, got {2**70}"),
+    (
+        lambda: ops.Custom.from_op("Transpose", perm=[0, -(2**70)])(X),
+        f"Transpose: attribute perm must fit 64 bits, got {-(2**70)}",
+    ),
+    (lambda: ops.primitive("MaxDim", T, dim=7), "MaxDim: dim must be in [-2, 2), got 7"),
     (lambda: ops.gelu(T, "exact"), "GeLU: approximate must be 'tanh' or 'none', got 'exact'"),
     (lambda: ops.primitive("Add", T), "Add: takes 2 inputs, got 1"),
     (lambda: ops.Custom.from_op("SwiGLU")(X), "SwiGLU: takes 2 inputs, got 1"),
@@ -84,6 +92,11 @@ TYPES = [
         "matmul: x.dtype must be one of float32, float16, bfloat16, got int32",
     ),
     (lambda: T @ 2, "matmul: y must be a Tensor, got int"),
+    (lambda: ops.primitive("Swiglu", T, dim={}), "Swiglu: attribute dim must be bool, int, float, str, or a list of"),
+    (
+        lambda: ops.Custom.from_op("SwiGLU")(X, np.full((2, 3), "a")),
+        "SwiGLU: gate has the dtype <U1, which opgraft does not know",
+    ),
     (lambda: ops.softmax(T, None), "softmax: axis must be an int, got None"),
     (lambda: ops.softmax(T, (0, 1)), "softmax: axis must be an int, got (0, 1)"),
     (lambda: ops.layer_norm(T, None), "layer_norm: normalized_shape must be an int, a tuple or a list, got None"),
@@ -133,8 +146,19 @@ OTHER = [
     (lambda: ops.Custom.from_op("NoSuch"), "NoSuch: no such operator is registered"),
     (lambda: opgraft.load_op(__file__), "not a shared object: no ELF magic at its start"),
 ]
+# 2^46 elements, and more bytes than addresses.
+TOO_MUCH = [
+    (
+        lambda: ops.broadcast_to(ones(1, 1), (2**23, 2**23)),
+        "BroadcastTo: no memory for float32(8388608, 8388608), 281474976710656 bytes",
+    ),
+    (
+        lambda: opgraft.jit(lambda x: ops.broadcast_to(x, (2**23, 2**23)))(ones(1, 1)),
+        "no memory for float32(8388608, 8388608), 281474976710656 bytes",
+    ),
+]
 TABLE = [(kind, f, text) for kind, rows in [(ValueError, SHAPES + VALUES), (TypeError, TYPES),
-         (FileNotFoundError, MISSING), (RuntimeError, OTHER)] for f, text in rows]  # fmt: skip
+         (FileNotFoundError, MISSING), (RuntimeError, OTHER), (MemoryError, TOO_MUCH)] for f, text in rows]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind,f,text", TABLE, ids=[f"{k.__name__}-{t[:40]}" for k, _, t in TABLE])
