@@ -5,7 +5,7 @@ with --rows it is the rows of bench/rows, with --cases those of the operators' c
 shared. A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none. With --neighbour a process
 that never sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for its share of the lost core
 shows more. Beside what is slower stands what two threads are of one on GeLU at that time: two virtual cores may be one
-real one for a while.
+real one for a while. With a neighbour all three threads have two cores, however many the machine has.
 Exits with 1 where a figure is above --limit in a first and in a second measurement, and in a third when all others are
 through.
 """
@@ -13,6 +13,7 @@ through.
 import argparse
 import contextlib
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -67,7 +68,9 @@ MOST = {"MatMul": 2**21, "ScaledDotProductAttention": 2**20, "Dense": 2**21, "Co
 
 @contextlib.contextmanager
 def neighbour(wanted):
-    """A process that takes a whole core while the block runs."""
+    """A process that takes a whole core while the block runs: one of the two that this process has from now on."""
+    if wanted:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])  # the process that it starts has no others
     process = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if wanted else None
     try:
         time.sleep(0.2 if wanted else 0)

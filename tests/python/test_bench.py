@@ -182,8 +182,9 @@ def test_a_wrong_result_is_void(tmp_path, start):
 class Scripted:
     """Answers like a peer one call of which takes `once`."""
 
-    def __init__(self, name, once, warm=None):
+    def __init__(self, name, once, order=None):
         self.name, self.once, self.turns, self.rows = name, once, 0, []
+        self.order = [] if order is None else order
 
     def ask(self, do, **task):
         if do == "build":
@@ -191,6 +192,7 @@ class Scripted:
         if do == "time":
             self.turns += 1
             self.rows.append(task["row"])
+            self.order.append(self.name)
             time.sleep(0.01)
             return {"seconds": [self.once / 2], "threads": 1}
         return {}
@@ -207,6 +209,14 @@ def test_a_slow_peer_takes_fewer_turns_and_a_row_has_a_budget(tmp_path):
     peers = [Scripted("opgraft", 1e-3), Scripted("numpy", 1e-3)]
     operators.measure_row(small(), peers, tmp_path, dataclasses.replace(effort, row=0.0))
     assert [p.turns for p in peers] == [1, 1]  # every peer has its turn
+
+
+def test_peers_are_timed_in_turns(tmp_path):
+    """Not one after the other: what the machine does meanwhile hits all alike."""
+    effort = operators.Effort(rounds=3, turn=0.01, peer=1.0, row=60.0, patience=1.0)
+    order, names = [], ["opgraft", "numpy", "torch"]
+    operators.measure_row(small(), [Scripted(name, 1e-3, order) for name in names], tmp_path, effort)
+    assert order == 3 * names
 
 
 def test_rows_have_fewer_rounds_where_all_would_take_too_long():
