@@ -5,6 +5,7 @@ import numpy as np
 import opgraft
 import opgraft.mindspore
 import pytest
+from cells import Written
 from helpers import cases, close
 from mindspore import Tensor, mint, nn, ops
 from opgraft import _core, rewrite
@@ -236,15 +237,6 @@ class Made(nn.Cell):
 
     def construct(self, *x):
         return self.f(*x)
-
-
-class Written(nn.Cell):
-    def __init__(self, write):
-        super().__init__()
-        self.write = write
-
-    def construct(self, *x):
-        return self.write(*x)
 
 
 def separate(x, gate):

@@ -4,8 +4,9 @@ MindSpore exported: one operator is left, with MindSpore's own results."""
 import mindspore as ms
 import numpy as np
 import pytest
+from cells import Held
 from helpers import close, normal, swapped
-from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore import mint, nn, ops
 
 F32, F16, I32, I8 = ms.float32, ms.float16, ms.int32, ms.int8
 linear = mint.nn.functional.linear
@@ -14,16 +15,6 @@ RNG = np.random.default_rng(0)
 WEIGHT = RNG.integers(-128, 128, (N, K)).astype(np.int8)
 SCALE = RNG.uniform(0.001, 0.01, N).astype(np.float32)
 X, X8 = normal(2, 5, K), RNG.integers(-128, 128, (5, K)).astype(np.int8)
-
-
-class Held(nn.Cell):
-    """A Cell with these Parameters, and how it is written."""
-
-    def __init__(self, how, **held):
-        super().__init__()
-        self.how = how
-        for name, value in held.items():
-            setattr(self, name, Parameter(Tensor(value), name=name))
 
 
 class Weights(Held):

@@ -3,21 +3,12 @@ of each have, in models that MindSpore exported: one operator is left, with Mind
 
 import numpy as np
 import pytest
+from cells import Held
 from helpers import close, normal, swapped
-from mindspore import Parameter, Tensor, nn, ops
+from mindspore import Tensor, nn, ops
 
 C = 24
 mean = ops.ReduceMean(keep_dims=True)
-
-
-class Held(nn.Cell):
-    """A Cell with these Parameters, and how it is written."""
-
-    def __init__(self, how, **held):
-        super().__init__()
-        self.how = how
-        for name, value in held.items():
-            setattr(self, name, Parameter(Tensor(value), name=name))
 
 
 class Layer(Held):
