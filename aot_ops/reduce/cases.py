@@ -205,7 +205,7 @@ REFUSED = [
         "op": "MaxDim",
         "inputs": [("float32", (4, 3))],
         "attrs": {"dim": 2},
-        "error": r"MaxDim: axis must be in \[-2, 2\), got 2",
+        "error": r"MaxDim: dim must be in \[-2, 2\), got 2",
     },
     {
         "op": "ReduceStd",
