@@ -75,10 +75,10 @@ stage_asan() {
     --output-junit "$RESULTS/asan.xml" || rc=1
   return $rc
 }
-# The case tables of the operators, and sizes that nobody chose. The interpreter is not instrumented and frees little at
-# its end: no leaks are looked for. More threads than cores, as the number of a worker is not bound by them. -s: a report
-# of the sanitizers ends the process, and what pytest had captured with it. This build has one SIMD target: the cases
-# need not run once more for each that the machine has.
+# The case tables of the operators, sizes that nobody chose, and what branches ask for. The interpreter is not
+# instrumented and frees little at its end: no leaks are looked for. More threads than cores, as the number of a worker is
+# not bound by them. -s: a report of the sanitizers ends the process, and what pytest had captured with it. This build has
+# one SIMD target: the cases need not run once more for each that the machine has.
 stage_asan_ops() {
   asan_tree
   ASAN_OPTIONS+=:detect_leaks=0
@@ -86,7 +86,7 @@ stage_asan_ops() {
     OPGRAFT_ONE_TARGET=1 OPGRAFT_NUM_THREADS=5 OPENBLAS_NUM_THREADS=1 PYTHONMALLOC=malloc \
     PYTHONPATH="$BUILD/asan/python" OPGRAFT_OPS_PATH="$BUILD/asan/ops" \
     "$PY" -m pytest -q -s -n "$JOBS" --dist worksteal -p no:cacheprovider tests/python/test_ops.py \
-    tests/python/test_random_sizes.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
+    tests/python/test_{random_sizes,branches}.py --junitxml="$RESULTS/asan_ops.xml" </dev/null
 }
 # With the operators that these tests call: the others would be compiled and not run.
 stage_tsan() {
