@@ -6,8 +6,8 @@ how many nodes MindSpore may run at once, without its queue of launches). Millis
 median of 30 ms each, of four products of [256, 1024] by [1024, 1024]: MindSpore's MatMul, in a process without opgraft;
 opgraft's Dense with GELU; four of each in turns, each on the result of the one before; and four of each side by side,
 where neither needs the other. Nothing is lost where the last two are no more than the first two together. `CPU`: what
-opgraft's own threads take in them, over what they take for Dense alone just before (the median of 10 turns of two calls
-each): more is time that they take from MindSpore's.
+opgraft's own threads take in them, over what they take for Dense alone (medians of 10 turns of two calls each): more is
+time that they take from MindSpore's.
 Exits with 1 where, with two threads of opgraft's, the best time or the CPU is more than --limit times that, and still
 is with as many turns more. Of the turns as many are made as fit into --seconds, one at least.
 
@@ -128,8 +128,8 @@ def line(setting, found):
     """Prints a setting's figures; the largest that is held to the limit, 0 where opgraft has no thread of its own."""
     times = [(min(f["seconds"]), statistics.median(f["seconds"])) for f in found.values()]
     over = [[t[k] / (times[0][k] + times[1][k]) for k in range(2)] for t in times[2:]]
-    alone, *beside = (found[kind]["cpu"] for kind in PARTS[1])
-    cpu = [statistics.median(b / a for a, b in zip(alone, both)) for both in beside if all(alone)]
+    alone, *beside = (statistics.median(found[kind]["cpu"]) for kind in PARTS[1])
+    cpu = [b / alone for b in beside if alone]
     print("{:16}".format("{}, {}".format(*setting))
           + "".join(f"{1e3 * best:8.2f} ({1e3 * median:5.2f})" for best, median in times)
           + "{:>26}".format(", ".join("{:.2f} ({:.2f})".format(*o) for o in over))
