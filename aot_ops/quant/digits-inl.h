@@ -37,7 +37,8 @@ inline bool MakeDigits(const float *x, int64_t k, Digits &to) {
     most = hn::Max(most, v), all = hn::Add(all, v);
   }
   const float largest = hn::GetLane(hn::MaxOfLanes(d, most)), sum = hn::GetLane(hn::SumOfLanes(d, all));
-  const bool level = sum <= std::numeric_limits<float>::max() && largest * float(k) <= kFarthest * sum;  // not of NaN
+  // Not of NaN; and what may overflow, beside the finite sum, is on the left.
+  const bool level = sum <= std::numeric_limits<float>::max() && largest * (float(k) / kFarthest) <= sum;
   if (!level || (largest < kLeast && largest > 0)) return false;
   const int exponent = largest > 0 ? std::ilogb(largest) : 0;
   to.step = std::ldexp(1.0, exponent - 29);

@@ -1,6 +1,8 @@
 """Kernels' branches that no size of the case tables reaches, as the coverage of lines by dtype told: each by the case
 that reaches it, as test_ops, on every SIMD target."""
 
+import math
+
 import pytest
 import test_ops
 from conftest import tables
@@ -14,6 +16,7 @@ attention, conv, dense, matmul, pool, rmsnorm = (
 quant, joint, nhwc = MODULES["quant"], MODULES["dense"].joint, MODULES["conv"].nhwc
 ACTIVATIONS = MODULES["dense"].ACTIVATIONS
 SAME = {"pad_mode": "same"}
+APART = {"pad_mode": "pad", "pad": [30] * 4, "dilation": [30, 30]}
 LIMITED = [("int8", -100, 90), ("uint8", 3, 250)]
 
 
@@ -25,6 +28,17 @@ def residual(columns, outputs, kernel):
 def quantised(dtype, x, scale, of, least, most, divide):
     attrs = {"dst_type": of, "quant_min": least, "quant_max": most, "divide": divide, "round_first": not divide}
     return quant.channel_case("QuantV2", (dtype, (-20, 20)), scale, "float32", x, **attrs)
+
+
+def fused(dtype, x, outputs, kernel, attrs):
+    """A convolution with a bias and a residual."""
+    more = (dtype, (outputs,)), (dtype, (1, outputs, *x[2:]))
+    return conv("FusedConv2D", dtype, x, outputs, kernel, attrs, *more, residual=True)
+
+
+def constant(case):
+    """With the second input as a constant, too, which is packed."""
+    return case | {"constant": [1]}
 
 
 def largest(op, dtype):
@@ -81,6 +95,104 @@ BRANCHES = {
     ],
     ("rmsnorm", "its gradient"): [
         rmsnorm("FusedRmsNormGrad", t, [(40, 33), (40, 33), ("float32", (33,))]) for t in HALF
+    ],
+}
+# What is compiled for AVX-512, for its products of bytes and of bfloat16, and for AMX alone.
+BRANCHES |= {
+    ("matmul", "a last block of rows too few for tiles"): [
+        matmul("MatMul", "bfloat16", (), (), *s, False, False) for s in ((961, 33, 40), (962, 33, 40), (961, 33, 2100))
+    ],
+    ("matmul", "pieces of K of several panels"): [
+        matmul("MatMul", t, (), (), 33, 200, k, False, False) for t in ALL for k in (2700, 4100)
+    ],
+    ("matmul", "rows a page apart"): [matmul("MatMul", "bfloat16", (), (), 20, 33, 2048, False, False)],
+    ("matmul", "threads that copy for themselves"): [
+        matmul("MatMul", t, (), (), 200, 520, 20, False, False) for t in ALL
+    ],
+    ("dense", "a last block of rows too few for tiles"): [
+        joint("bfloat16", (961,), 40, (33, 33), b, b) for b in (False, True)
+    ],
+    ("dense", "sums in pieces of K by tiles"): [
+        joint("bfloat16", (70,), 3400, (33,) * n, b, b) for n in (2, 3) for b in (False, True)
+    ],
+    ("quant", "pairs of a weight"): [
+        quant.weight_case("bfloat16", (70,), 131, 45, 7, offset=False, tx=x, tw=w, activation=a)
+        for x in (False, True)
+        for w in (False, True)
+        for a in ("none", "silu")
+    ]
+    + [quant.weight_case("bfloat16", (70,), 3400, 33, 7, offset=False)],
+    ("quant", "digits"): [
+        constant(quant.weight_case(t, (m,), 130, 45, 7, tx=x, tw=w, of=of, activation="silu", subtract_offset=True))
+        for t in ALL
+        for m in (1, 2)
+        for x in (False, True)
+        for w in (False, True)
+        for of in (("int8", -128), ("uint8", 0))
+    ],
+    ("quant", "digits and a divisor"): [
+        constant(quant.weight_case(t, (2,), 130, 45, 7, offset=False, divide=True)) for t in ALL
+    ],
+    ("attention", "tiles of keys, some hidden"): [
+        attention(t, (1, 2, 30, 600, 24), "BHSD", ("float32", (30, 600)), softcap=c, mask_scale=0.5)
+        for t in ALL
+        for c in (math.nan, 2.0)
+    ]
+    + [attention(t, (1, 1, 30, 560, 8), "BHSD", (t, [-math.inf] * 520 + [0.0] * 40)) for t in ALL],
+    ("attention", "rows that see nothing"): [
+        attention(t, (1, 2, 30, 300, 8), layout, mask, nan_to_zero=True)
+        for t in ALL
+        for layout in ("BHSD", "BSE")
+        for mask in (
+            (t, [[-math.inf] * 300] + [[0.5] * 300] * 29),
+            ("bool", [[False] * 300] + [[True] * 300] * 29),
+            (t, (30, 300), "special"),
+        )
+    ],
+    ("attention", "a cache that holds nothing"): [
+        MODULES["attention"].filled(t, (2, 3, 1, 9, 70, 8), [0, 44]) for t in ALL
+    ],
+    ("attention", "heads of no elements"): [
+        attention(t, (1, 2, 30, 5, 0), "BHSD", value_dim=9, scale=1.0) for t in ALL
+    ],
+    ("conv", "taps far apart whose channels fill no tile"): [
+        conv("Conv2D", t, *x)
+        for t in ALL
+        for x in (
+            ((1, 33, 3, 40), 17, (3, 3), APART),
+            ((1, 34, 3, 40), 66, (3, 3), APART | {"group": 2}),
+            nhwc((1, 64, 3, 40), 66, (3, 3), APART | {"group": 2}),
+        )
+    ],
+    ("conv", "columns in parts"): [conv("Conv2D", t, (1, 1024, 2, 3), 520, (1, 1), {}) for t in ALL],
+    ("conv", "many channels of groups, last"): [
+        conv("Conv2D", t, *nhwc((1, 576, 5, 6), 64, (2, 2), {"group": 2})) for t in ALL
+    ],
+    ("conv", "Winograd's tiles of few outputs"): [
+        conv("Conv2D", t, (1, 64, *s), o, (3, 3), SAME)
+        for t in ("float32", "float16")
+        for o in (35, 37, 38, 39)
+        for s in ((9, 11), (5, 5))
+    ],
+    ("conv", "Winograd, columns apart"): [
+        conv("Conv2D", "float32", (1, 64, 5, 40), 33, (3, 3), SAME | {"dilation": [1, 1, 1, d]}) for d in (4, 5, 6, 7)
+    ],
+    ("conv", "tiles stored straight"): [
+        conv("Conv2D", "float32", (1, 6, 9, 16), o, (1, 1), SAME) for o in (2, 3, 4, 6, 7, 16)
+    ]
+    + [fused("float32", (1, 6, 9, 16), o, (1, 1), SAME) for o in (1, 4, 5, 6, 7, 9, 16, 34, 35, 37)]
+    + [conv("Conv2D", "float32", (1, 6, 4, 33), 37, (3, 3), SAME)],
+    ("conv", "tiles stored with gaps"): [
+        conv("Conv2D", "float32", (1, 6, *s), o, (3, 3), SAME)
+        for s, outputs in (((3, 40), (4, 5, 6, 7, 9)), ((17, 14), (34, 35, 37, 38)))
+        for o in outputs
+    ],
+    ("conv", "channels in lanes, turned"): [
+        conv("Conv2D", "float32", (1, 6, *s), o, (3, 3), attrs)
+        for s, o, attrs in (((3, 40), 16, SAME), ((5, 24), 48, {}), ((4, 33), 48, SAME), ((8, 31), 48, {}))
+    ],
+    ("conv", "depthwise, four whole vectors"): [
+        conv("Conv2D", t, *nhwc((1, 72, 5, 6), 72, (3, 3), {"group": 72} | SAME)) for t in ALL
     ],
 }
 

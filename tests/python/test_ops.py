@@ -60,7 +60,7 @@ def close(got, want, case, bound=0.0):
 
 def alike(case, target):
     """Whether the target has the kernel of the one in force: all of AMX's but products of bfloat16 and of bytes."""
-    multiplies = any(part in case["op"] for part in ("MatMul", "Dense", "Conv2D"))
+    multiplies = any(part in case["op"].lower() for part in ("matmul", "dense", "conv2d", "attention"))
     narrow = any(i[0] in ("bfloat16", "int8", "uint8") for i in case["inputs"])
     return differs_in_products(target) and not (multiplies and narrow) and "OPGRAFT_CASES" not in os.environ
 

@@ -116,10 +116,11 @@ def test_the_number_of_threads_changes_no_bit(kind, dtype):
         _core.set_threads(0)
 
 
+@pytest.mark.parametrize("columns", [10, 30, 40, 50])
 @pytest.mark.parametrize("kind", KINDS)
-def test_zeros_do_not_meet_infinity(kind):
+def test_zeros_do_not_meet_infinity(kind, columns):
     s = np.where(pattern(kind, 100, 300), 1.5, 0).astype(np.float32)
-    d = np.ones((300, 50), np.float32)
+    d = np.ones((300, columns), np.float32)
     d[::7, ::5], d[1::11, 3] = np.inf, np.nan
     want = np.stack([(s[r, k, None] * d[k]).sum(0) for r in range(100) for k in [np.flatnonzero(s[r])]])
     # 1.5 times small whole numbers: exact.
