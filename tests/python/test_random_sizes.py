@@ -1,5 +1,5 @@
-"""Operators whose work is cut by sizes, at sizes that nobody chose: as test_ops, seeded. They spread over the orders of
-magnitude, so that a cut, a part or a strip that only some sizes have is met by some of them."""
+"""Operators at sizes that nobody chose: as test_ops, seeded. They spread over the orders of magnitude, so that a cut, a
+part or a strip that only some sizes have is met by some of them."""
 
 import math
 
@@ -128,3 +128,50 @@ def test_sizes_that_nobody_chose(folder, seed):
             test_ops.test_case(folder, MODULES[folder], made[1])
         except Exception as e:
             raise AssertionError(f"{made[1]}") from e
+
+
+def resized(s, case, kept):
+    """A case of the tables with other sizes: equal ones stay equal, 1 and the kept ones as they are, twice another one
+    twice it. None where values of an input or of an attribute go with them."""
+    if any(not isinstance(i[1], tuple) for i in case["inputs"]) or "normalized_shape" in case.get("attrs", {}):
+        return None
+    sizes, most = {n: n for n in (0, 1, *kept)}, s.choose(9, 70, 600, 5000)
+    for n in sorted({n for i in case["inputs"] for n in i[1]}):
+        if n not in sizes:
+            other = s.spread(1, most) * (2 if n % 2 == 0 else 1)
+            sizes[n] = 2 * sizes[n // 2] if n % 2 == 0 and n > 2 and n // 2 in sizes else other
+    inputs = [(i[0], tuple(sizes[n] for n in i[1]), *i[2:]) for i in case["inputs"]]
+    return case | {"inputs": inputs}
+
+
+RESIZED = (
+    "activation_grad",
+    "batch_norm",
+    "bias_add",
+    "dynamic_quant",
+    "elementwise",
+    "fake_quant",
+    "gelu",
+    "layernorm",
+)
+RESIZED += ("layernorm2d", "log_softmax", "reduce", "rmsnorm", "rope", "sepia", "softmax", "swiglu", "topk")
+CHANNELS = {"sepia": (3,)}
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("folder", RESIZED)
+def test_cases_at_sizes_that_nobody_chose(folder, seed):
+    s, cases, left, refused = Sizes([seed, *folder.encode()]), MODULES[folder].CASES, 20, 0
+    while left:
+        case = resized(s, cases[s.rng.integers(len(cases))], CHANNELS.get(folder, ()))
+        if case is None or sum(math.prod(i[1]) for i in case["inputs"]) > 3e5:
+            continue
+        try:
+            test_ops.test_case(folder, MODULES[folder], case)
+        except ValueError as e:  # sizes that do not go together
+            refused += 1
+            assert refused < 100, e
+            continue
+        except Exception as e:
+            raise AssertionError(f"{case}") from e
+        left -= 1
