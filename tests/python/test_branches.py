@@ -20,11 +20,6 @@ APART = {"pad_mode": "pad", "pad": [30] * 4, "dilation": [30, 30]}
 LIMITED = [("int8", -100, 90), ("uint8", 3, 250)]
 
 
-def residual(columns, outputs, kernel):
-    more = ("float32", (outputs,)), ("float32", (1, outputs, 3, columns))
-    return conv("FusedConv2D", "float32", (1, 6, 3, columns), outputs, (kernel,) * 2, SAME, *more, residual=True)
-
-
 def quantised(dtype, x, scale, of, least, most, divide):
     attrs = {"dst_type": of, "quant_min": least, "quant_max": most, "divide": divide, "round_first": not divide}
     return quant.channel_case("QuantV2", (dtype, (-20, 20)), scale, "float32", x, **attrs)
@@ -60,7 +55,7 @@ BRANCHES = {
     ("matmul", "pieces of K in place"): [matmul("MatMul", t, (), (), 2, 520, 1800, False, False) for t in ALL],
     ("quant", "pieces of K in place"): [quant.weight_case(t, (m,), 1800, 520) for t in ALL for m in (2, 7)],
     ("quant", "a last tile that adds to sums"): [
-        quant.weight_case("float32", (m,), 700, 16) | {"constant": [1]} for m in (1441, 1442, 1443, 1444)
+        constant(quant.weight_case("float32", (m,), 700, 16)) for m in (1441, 1442, 1443, 1444)
     ],
     ("quant", "limits by half a rule"): [
         quantised(t, x, s, *of, d)
@@ -74,7 +69,10 @@ BRANCHES = {
         conv("Conv2D", t, *nhwc((1, 40, 9, 7), 40, (3, 3), {"group": 40} | SAME)) for t in ALL
     ],
     ("conv", "a residual to each tile"): [
-        residual(w, o, k) for k in (1, 3) for w in (8, 24, 40) for o in (1, 2, 3, 6, 7, 8, 13)
+        fused("float32", (1, 6, 3, w), o, (k, k), SAME)
+        for k in (1, 3)
+        for w in (8, 24, 40)
+        for o in (1, 2, 3, 6, 7, 8, 13)
     ],
     ("conv", "tiles across ends of lines"): [
         conv("Conv2D", "float32", (1, 6, 17, 14), o, (3, 3), {}) for o in (1, 2, 3)
