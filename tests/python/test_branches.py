@@ -162,6 +162,13 @@ BRANCHES |= {
             nhwc((1, 64, 3, 40), 66, (3, 3), APART | {"group": 2}),
         )
     ],
+    ("conv", "strides over vectors"): [
+        conv("Conv2D", t, (1, c, 5, 150), 20, (k, k), SAME | {"stride": [1, 1, s, s]})
+        for t in HALF
+        for c in (1, 5, 33)
+        for k in (1, 3)
+        for s in (2, 3)
+    ],
     ("conv", "columns in parts"): [conv("Conv2D", t, (1, 1024, 2, 3), 520, (1, 1), {}) for t in ALL],
     ("conv", "many channels of groups, last"): [
         conv("Conv2D", t, *nhwc((1, 576, 5, 6), 64, (2, 2), {"group": 2})) for t in ALL
