@@ -101,7 +101,7 @@ BRANCHES |= {
         matmul("MatMul", "bfloat16", (), (), *s, False, False) for s in ((961, 33, 40), (962, 33, 40), (961, 33, 2100))
     ],
     ("matmul", "pieces of K of several panels"): [
-        matmul("MatMul", t, (), (), 33, 200, k, False, False) for t in ALL for k in (2700, 4100)
+        matmul("MatMul", t, (), (), 33, 200, k, False, False) for t, k in zip(ALL, (2700, 2700, 4100), strict=True)
     ],
     ("matmul", "rows a page apart"): [matmul("MatMul", "bfloat16", (), (), 20, 33, 2048, False, False)],
     ("matmul", "threads that copy for themselves"): [
@@ -111,7 +111,7 @@ BRANCHES |= {
         joint("bfloat16", (961,), 40, (33, 33), b, b) for b in (False, True)
     ],
     ("dense", "sums in pieces of K by tiles"): [
-        joint("bfloat16", (70,), 3400, (33,) * n, b, b) for n in (2, 3) for b in (False, True)
+        joint("bfloat16", (70,), 3400, (33,) * n, b, b) for n, b in ((2, False), (3, True))
     ],
     ("quant", "pairs of a weight"): [
         quant.weight_case("bfloat16", (70,), 131, 45, 7, offset=False, tx=x, tw=w, activation=a)
