@@ -6,7 +6,8 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstring>
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "aot_ops/common/threads.h"
@@ -17,7 +18,7 @@ namespace opgraft {
 namespace {
 using namespace test;
 
-// `rows` rows of whole pages, of which the last kWindow that were come to can be touched: four rows, as in L1.
+// Rows of whole pages, of which the kWindow that were come to last can be touched: four rows.
 class Guarded {
  public:
   static constexpr size_t kPages = 4, kRows = 64, kWindow = 4 * kPages;

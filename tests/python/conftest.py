@@ -1,5 +1,6 @@
 """Case tables of the operators, found beside them."""
 
+import contextlib
 import gc
 import importlib.util
 import os
@@ -40,6 +41,15 @@ def tables():
                         f"{path}: CASES[{i}] ({case.get('op', 'no op')}): {key} is missing"
                     )
         yield path.parent.name, module
+
+
+@contextlib.contextmanager
+def told(case):
+    """What fails within tells the case, as where a test has many."""
+    try:
+        yield
+    except Exception as e:
+        raise AssertionError(f"{case}") from e
 
 
 def make_input(spec, seed):

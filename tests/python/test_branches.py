@@ -5,7 +5,7 @@ import math
 
 import pytest
 import test_ops
-from conftest import tables
+from conftest import tables, told
 
 MODULES = dict(tables())
 HALF = ("float16", "bfloat16")
@@ -205,7 +205,5 @@ BRANCHES |= {
 @pytest.mark.parametrize("folder,what", BRANCHES)
 def test_a_branch(folder, what):
     for case in BRANCHES[folder, what]:
-        try:
+        with told(case):
             test_ops.test_case(folder, MODULES[folder], case)
-        except Exception as e:
-            raise AssertionError(f"{case}") from e

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import make_input, tables
+from conftest import make_input, tables, told
 from opgraft import _core
 from opgraft.dtype import name, type_id
 
@@ -63,10 +63,8 @@ def _complete(op, attrs):
 @pytest.mark.parametrize("cases", [c for _, _, c in GROUPS], ids=[f"{op}-{i}" for op, i, _ in GROUPS])
 def test_face_gives_what_the_descriptor_gives(cases):
     for case in cases:
-        try:
+        with told(case):
             compare(case)
-        except Exception as e:
-            raise AssertionError(f"{case['op']} of {case['inputs']}, {case.get('attrs', {})}") from e
 
 
 def compare(case):
