@@ -1,5 +1,7 @@
 """Cases of the sparse products; the form is described in swiglu/cases.py."""
 
+from math import erf
+
 import numpy as np
 
 RNG = np.random.default_rng(5)
@@ -96,10 +98,43 @@ def coo_grad(f):
     return g
 
 
+ACTIVATIONS = {
+    "none": lambda s: s,
+    "gelu": lambda s: s * (1.0 + np.vectorize(erf, otypes=[float])(s / np.sqrt(2.0))) / 2.0,
+    "gelu_tanh": lambda s: s * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (s + 0.044715 * s**3))) / 2.0,
+    "relu": lambda s: np.where(s < 0, 0.0, s),
+    "silu": lambda s: s / (1.0 + np.exp(-s)),
+}
+
+
+def before_activation(f):
+    """W x by f for each x, and the bias."""
+
+    def g(x, weight, bias=0.0, transpose_b=True, **attrs):
+        w = t(weight, not transpose_b)
+        return f(w, x.reshape(int(np.prod(x.shape[:-1])), w.shape[1]).T).T.reshape(*x.shape[:-1], len(w)) + bias
+
+    return g
+
+
+def layer(x, weight, bias=0.0, transpose_b=True, activation="none"):
+    return ACTIVATIONS[activation](before_activation(product)(x, weight, bias, transpose_b))
+
+
+def layer_bound(u, x, weight, bias=0.0, transpose_b=True, activation="none"):
+    """The sum's error, and the bias's rounding, which an activation enlarges at most 1.13 times (GELU); it errs itself
+    by what gelu/cases.py derives and 8 roundings of its result."""
+    s = before_activation(product)(x, weight, bias, transpose_b)
+    off = before_activation(summed)(x, weight, 0.0, transpose_b) + 2.0**-24 * abs(s)
+    own = 2.1e-7 * abs(s) + 8 * 2.0**-24 * abs(ACTIVATIONS[activation](s))
+    return 1.13 * off + (0.0 if activation in ("none", "relu") else own)
+
+
 FORMS = {"SparseMatMul": matmul, "SparseMatMulGrad": matmul_grad, "CSRMM": csrmm, "CSRMMGrad": csrmm_grad,
          "SparseTensorDenseMatmul": coo, "SparseTensorDenseMatmulGrad": coo_grad}  # fmt: skip
-REFERENCE = {op: form(product) for op, form in FORMS.items()}
+REFERENCE = {op: form(product) for op, form in FORMS.items()} | {"SparseDense": layer}
 BOUND = {op: (lambda g: lambda u, *inputs, **attrs: g(*inputs, **attrs))(form(summed)) for op, form in FORMS.items()}
+BOUND["SparseDense"] = layer_bound
 # Half types are rounded to once, by the kernel and by the twin; float32 once by the twin.
 TOLERANCE = {"float32": 2.0**-23, "float16": 2.02 * 2.0**-11, "bfloat16": 2.02 * 2.0**-8}
 SMALLEST = 2.0**-24
@@ -112,6 +147,8 @@ def sparse(rows, columns, density):
 
 def held(op, attrs):
     """What is the sparse operand, which also comes as a constant."""
+    if op == "SparseDense":
+        return [1]
     if op.startswith("SparseMatMul"):
         return [0 if attrs.get("a_is_sparse") else 1]
     return {"CSRMM": range(4), "CSRMMGrad": range(3), "SparseTensorDenseMatmul": range(3)}.get(op, range(2))
@@ -142,6 +179,32 @@ def dense_cases():
     yield case("SparseMatMulGrad", "float32", [*lead, ("float32", (2, 3, 11))])
     yield case("SparseMatMul", "float32", [("float32", sparse(9, 30, 0.3).tolist()), ("float32", (30, 20), "special")],
                a_is_sparse=True)  # fmt: skip
+
+
+def layer_cases():
+    """x's leading dimensions, K, N, and how many of W are not 0: sparse, or multiplied densely."""
+    sizes = [((12,), 32, 64, 0.1), ((2, 7), 9, 33, 0.3), ((), 16, 5, 0.4), ((1,), 130, 70, 0.1), ((0, 3), 4, 8, 0.5),
+             ((5,), 0, 3, 0.0), ((5,), 3, 0, 0.0), ((70,), 300, 90, 0.05), ((2, 1, 2, 3), 9, 17, 0.2),
+             ((3,), 20, 1, 0.5), ((33,), 40, 129, 0.9)]  # fmt: skip
+    for dtype in TOLERANCE:
+        for i, (lead, k, n, density) in enumerate(sizes):
+            for turned in (True, False):
+                w = sparse(*((n, k) if turned else (k, n)), density)
+                x, w = (dtype, (*lead, k)), (dtype, w.tolist() if w.size else w.shape)
+                bias = [(dtype, (n,) if i % 2 or not lead else (1, n))]
+                yield case("SparseDense", dtype, [x, w], transpose_b=turned)
+                for activation in [*ACTIVATIONS][i % 3 :: 3]:
+                    yield case("SparseDense", dtype, [x, w, *bias], transpose_b=turned, activation=activation)
+        for density in (0.1, 0.9):
+            for activation in ACTIVATIONS:
+                w = (dtype, sparse(45, 24, density).tolist())
+                yield case("SparseDense", dtype, [(dtype, (13, 24)), w, (dtype, (45,))], activation=activation)
+                yield case("SparseDense", dtype, [(dtype, (13, 24)), w], activation=activation)
+    for density in (0.1, 0.9):  # a zero adds nothing, not even 0 * inf
+        for activation in ("none", "relu"):
+            w = ("float32", sparse(20, 40, density).tolist())
+            yield case("SparseDense", "float32", [("float32", (3, 40), "special"), w, ("float32", (20,))],
+                       activation=activation)  # fmt: skip
 
 
 def given(index, x):
@@ -182,7 +245,7 @@ def index_cases():
     yield case("CSRMM", "float32", [*special, ("int64", [2, 3]), ("float32", (3, 9), "special")])
 
 
-CASES = [*dense_cases(), *index_cases()]
+CASES = [*dense_cases(), *layer_cases(), *index_cases()]
 
 
 def refused(op, inputs, error, **attrs):
@@ -211,6 +274,16 @@ REFUSED = [
             r"SparseMatMul: b must have 2 dimensions, got shape \(8,\)"),
     refused("SparseMatMulGrad", [("float32", (4, 8)), ("float32", (8, 3)), ("float32", (4, 2))],
             r"SparseMatMulGrad: dout.shape must equal the product's shape \(4, 3\), got \(4, 2\)"),
+    refused("SparseDense", [("float32", (4, 8)), ("float32", (7, 3))],
+            r"SparseDense: x's last dimension must equal weight's K of 3, got 8"),
+    refused("SparseDense", [("float32", (4, 8)), ("float32", (8,))],
+            r"SparseDense: weight must have 2 dimensions, got shape \(8,\)"),
+    refused("SparseDense", [("float32", (4, 8)), ("float32", (3, 8)), ("float32", (4,))],
+            r"SparseDense: bias.shape must be \(3,\), got \(4,\)"),
+    refused("SparseDense", [("float32", (4, 8)), ("float32", (3, 8)), ("float16", (3,))],
+            "SparseDense: bias.dtype must equal x.dtype float32, got float16"),
+    refused("SparseDense", [("float32", (4, 8)), ("float32", (3, 8))],
+            "SparseDense: activation must be one of none, gelu, gelu_tanh, relu, silu, got 'tanh'", activation="tanh"),
     refused("CSRMM", csr([0, 1, 2], [0, 3]), r"CSRMM: indices must be in \[0, 3\), got 3 at 1"),
     refused("CSRMM", csr([0, 1, 2], [-1, 0]), r"CSRMM: indices must be in \[0, 3\), got -1 at 0"),
     refused("CSRMM", csr([0, 1, 2], [0, 2**40], index="int64"),

@@ -5,13 +5,15 @@
 
 namespace opgraft::sparse {
 
-// c[m, n] = a[m, k] b[k, n], c row-major; a and b by their strides, one of which is 1. packed: b as dense_pack made it.
+// c[m, n] = act(a[m, k] b[k, n] + bias[n]), c row-major; a and b by their strides, one of which is 1. packed: b as
+// dense_pack made it, or null; bias: of the storage type, or null.
 struct DenseProduct {
   int32_t dtype;
   int64_t m, n, k;
   MatrixRef a, b;
   void *c = nullptr;
-  const void *packed = nullptr;
+  const void *packed = nullptr, *bias = nullptr;
+  Activation activation = Activation::kNone;
 };
 
 void multiply_dense(Context &c, const DenseProduct &p);

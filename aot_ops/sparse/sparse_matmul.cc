@@ -1,63 +1,14 @@
-// SparseMatMul: a b, one of which is mostly zeros. A constant sparse operand is packed once, at plan time, in the form
-// that its density and structure ask for. One that comes with every call is multiplied as a dense one: finding its
-// zeros would take as long as the product.
-#include "aot_ops/sparse/dense.h"
-#include "aot_ops/sparse/spmm.h"
+// SparseMatMul: a b, one of which is mostly zeros, and its gradients.
+#include "aot_ops/sparse/operands.h"
 
 namespace opgraft {
 namespace {
 using namespace opgraft::sparse;
 
-// The product as S D = Y with S sparse: of a sparse b that is b^T a^T = y^T.
-struct Operands {
-  bool a_sparse, ta, tb;
-  int sparse, dense;  // positions of the inputs
-  Product product;
-  MatrixRef s;  // by rows of S and its inner dimension
-};
-
 bool a_is_sparse(const Arguments &c) { return c.attr_bool("a_is_sparse", false); }
 
 Operands operands(const Arguments &c) {
-  const bool of_a = a_is_sparse(c), ta = c.attr_bool("transpose_a", false), tb = c.attr_bool("transpose_b", false);
-  const TensorView a = c.input(0), b = c.input(1);
-  const int64_t k = b.dim(tb ? 1 : 0), n = b.dim(tb ? 0 : 1);
-  const int64_t m = ta ? a.dim(-1) : element_count(a.shape().first(size_t(a.rank()) - 1));
-  const MatrixRef by_m{a.raw(), ta ? 1 : k, ta ? m : 1}, by_n{b.raw(), tb ? k : 1, tb ? 1 : n};
-  const int32_t dtype = a.dtype();
-  Operands o{of_a, ta, tb, of_a ? 0 : 1, of_a ? 1 : 0, {dtype, m, k, n, {}, {}}, by_m};
-  if (of_a) {
-    o.product.d = {b.raw(), by_n.column_stride, by_n.row_stride};
-    o.product.y = {nullptr, n, 1};
-  } else {
-    o.s = by_n;
-    o.product.rows = n;
-    o.product.columns = m;
-    o.product.d = {a.raw(), by_m.column_stride, by_m.row_stride};
-    o.product.y = {nullptr, 1, n};
-  }
-  return o;
-}
-
-// The same product for the library of dense ones.
-DenseProduct dense(const Operands &o) {
-  const Product &p = o.product;
-  const MatrixRef turned_d{p.d.data, p.d.column_stride, p.d.row_stride};
-  const MatrixRef turned_s{o.s.data, o.s.column_stride, o.s.row_stride};
-  void *y = const_cast<void *>(p.y.data);
-  if (o.a_sparse) return {p.dtype, p.rows, p.columns, p.inner, o.s, p.d, y};
-  return {p.dtype, p.columns, p.rows, p.inner, turned_d, turned_s, y};
-}
-
-Csr sparse_rows(const Arguments &c, const Operands &o, bool transposed = false) {
-  Csr m;
-  dispatch<float, float16, bfloat16>(c, o.product.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const T *data = static_cast<const T *>(o.s.data);
-    m = transposed ? from_dense(data, o.product.inner, o.product.rows, o.s.column_stride, o.s.row_stride)
-                   : from_dense(data, o.product.rows, o.product.inner, o.s.row_stride, o.s.column_stride);
-  });
-  return m;
+  return sparse::operands(c, a_is_sparse(c), c.attr_bool("transpose_a", false), c.attr_bool("transpose_b", false));
 }
 
 void check_operands(InferContext &c) {
@@ -86,47 +37,12 @@ void Infer(InferContext &c) {
 
 uint64_t Workspace(InferContext &c) {
   if (c.input(0).size() < 0 || c.input(1).size() < 0) return 0;
-  const Operands o = operands(c);
-  const bool constant = c.input(o.sparse).known();
-  const uint64_t as_dense = dense_workspace_bytes(dense(o), constant && !o.a_sparse);
-  return constant ? std::max(as_dense, workspace_bytes(o.product, processors())) : as_dense;
+  return product_workspace(c, operands(c));
 }
-
-// Room for the packed form, and behind it for the panels of a dense product where it comes to that.
-uint64_t PackedBytes(InferContext &c, int input) {
-  const Operands o = operands(c);
-  if (input != o.sparse || c.input(input).size() == 0) return 0;
-  Csr m = sparse_rows(c, o);
-  const Packing packing(m);
-  return packing.bytes() + (packing.strategy() == kDense && !o.a_sparse ? dense_packed_bytes(dense(o)) : 0);
-}
-
-void Pack(InferContext &c, int, void *to) {
-  const Operands o = operands(c);
-  Csr m = sparse_rows(c, o);
-  const Packing packing(m);
-  packing.write(to);
-  if (packing.strategy() == kDense && !o.a_sparse) dense_pack(dense(o), static_cast<char *>(to) + packing.bytes());
-}
-
-void Kernel(Context &c) {
-  Operands o = operands(c);
-  o.product.y.data = c.output(0).raw();
-  const auto *packed = static_cast<const Packed *>(c.packed(o.sparse));
-  if (packed && packed->strategy == kSparse) return multiply(c, o.product, *packed);
-  // 0 * inf would be NaN in the dense product.
-  if (!all_finite(c, o.product.dtype, c.input(o.dense).raw(), c.input(o.dense).size()))
-    return multiply(c, o.product, sparse_rows(c, o));
-  DenseProduct d = dense(o);
-  if (packed && !o.a_sparse) d.packed = reinterpret_cast<const char *>(packed) + packed->size;
-  multiply_dense(c, d);
-}
-
-void Reference(Context &c) {
-  Operands o = operands(c);
-  o.product.y.data = c.output(0).raw();
-  reference(c, o.product, sparse_rows(c, o));
-}
+uint64_t PackedBytes(InferContext &c, int input) { return product_packed_bytes(c, operands(c), input); }
+void Pack(InferContext &c, int, void *to) { pack_product(c, operands(c), to); }
+void Kernel(Context &c) { run_product(c, operands(c)); }
+void Reference(Context &c) { reference_product(c, operands(c)); }
 
 void InferGrad(InferContext &c) {
   c.check_inputs(3, 3);

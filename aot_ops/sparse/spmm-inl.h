@@ -10,7 +10,7 @@
 #endif
 
 #include "opgraft/simd.h"
-#include "aot_ops/common/gemm-inl.h"
+#include "aot_ops/common/product-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -162,17 +162,57 @@ template <class T> void StoreRow(const float *from, int64_t columns, void *to, i
   }
 }
 
-// Rows of sums, `ld` apart, transposed: column j of them as T at to + j * stride. Not at once: rows of T a power of two
-// apart would share the sets of L1 while they are filled four elements at a time.
-template <class T>
-void StoreColumns(const float *from, int64_t ld, int64_t rows, int64_t columns, void *to, int64_t stride) {
+// y = the activation of y + bias, one of type T for all of y; null: none.
+template <class T> void BiasAndActivation(float *y, int64_t n, const void *bias, Activation activation) {
+  const hn::ScalableTag<float> df;
+  const auto more = hn::Set(df, bias ? float(*static_cast<const T *>(bias)) : 0.0f);
+  for (int64_t i = 0; i < n; i += kSpmmLanes) {
+    const size_t lanes = size_t(n - i < kSpmmLanes ? n - i : kSpmmLanes);
+    StoreF32N(Activate(df, activation, hn::Add(LoadF32N(df, y + i, lanes), more)), df, y + i, lanes);
+  }
+}
+
+// y = the activation of from + bias, element by element; bias null: none.
+template <Activation kActivation, class T>
+HWY_INLINE void FollowRow(const float *from, const T *bias, int64_t n, T *y) {
+  const hn::ScalableTag<float> df;
+  int64_t i = 0;
+  for (; i + kSpmmLanes <= n; i += kSpmmLanes) {
+    auto v = hn::LoadU(df, from + i);
+    if (bias) v = hn::Add(v, LoadF32(df, bias + i));
+    StoreF32(Activate(df, kActivation, v), df, y + i);
+  }
+  if (i == n) return;
+  const size_t rest = size_t(n - i);
+  auto v = LoadF32N(df, from + i, rest);
+  if (bias) v = hn::Add(v, LoadF32N(df, bias + i, rest));
+  StoreF32N(Activate(df, kActivation, v), df, y + i, rest);
+}
+
+template <Activation kActivation, class T> HWY_NOINLINE void StoreColumnsOf(const float *from, int64_t ld, int64_t rows,
+                                                                            int64_t columns, T *y, int64_t stride,
+                                                                            const T *bias) {
   constexpr int64_t kColumns = 16, kRows = sparse::kStoreRows;
-  T *y = static_cast<T *>(to);
   HWY_ALIGN float turned[kColumns * kRows];
   for (int64_t j = 0; j < columns; j += kColumns) {
     const int64_t n = columns - j < kColumns ? columns - j : kColumns;
     Gather(from + j, 1, ld, n, rows, turned, kRows);
-    for (int64_t i = 0; i < n; ++i) StoreRow<T>(turned + i * kRows, rows, y + (j + i) * stride, 1);
+    for (int64_t i = 0; i < n; ++i) FollowRow<kActivation>(turned + i * kRows, bias, rows, y + (j + i) * stride);
+  }
+}
+// Rows of sums, `ld` apart, transposed: column j of them as T at to + j * stride, with the rows' bias and activation.
+// Not at once: rows of T a power of two apart would share the sets of L1 while they are filled four elements at a time.
+template <class T> void StoreColumns(const float *from, int64_t ld, int64_t rows, int64_t columns, void *to,
+                                     int64_t stride, const void *bias, Activation activation) {
+  const auto as = [&](auto f) {
+    f(from, ld, rows, columns, static_cast<T *>(to), stride, static_cast<const T *>(bias));
+  };
+  switch (activation) {
+    case Activation::kGelu: return as(StoreColumnsOf<Activation::kGelu, T>);
+    case Activation::kGeluTanh: return as(StoreColumnsOf<Activation::kGeluTanh, T>);
+    case Activation::kRelu: return as(StoreColumnsOf<Activation::kRelu, T>);
+    case Activation::kSilu: return as(StoreColumnsOf<Activation::kSilu, T>);
+    default: return as(StoreColumnsOf<Activation::kNone, T>);
   }
 }
 

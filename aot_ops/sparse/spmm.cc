@@ -23,6 +23,7 @@ OPGRAFT_SIMD(Groups)
 OPGRAFT_SIMD_FLOATS(Tile)
 OPGRAFT_SIMD_FLOATS(StoreRow)
 OPGRAFT_SIMD_FLOATS(StoreColumns)
+OPGRAFT_SIMD_FLOATS(BiasAndActivation)
 OPGRAFT_SIMD_FLOATS(DirectRow)
 OPGRAFT_SIMD_FLOATS(RowDot)
 OPGRAFT_SIMD_FLOATS(Finite)
@@ -133,7 +134,9 @@ void multiply(Context &c, const Product &p, const Packed &s) {
   const auto groups = Groups_simd();
   const auto store = StoreRow_simd(p.dtype);
   const int64_t element = int64_t(dtype_size(p.dtype));
-  const bool in_y = sums_in_y(p, l.strips.padded);
+  // A line of y that is transposed holds rows of several tasks: all are turned together, when they are done. What
+  // follows the product is added then.
+  const bool turned = p.y.column_stride != 1 || p.follows(), in_y = !turned && sums_in_y(p, l.strips.padded);
   const auto *task_begin = s.at<int64_t>(s.task_begin), *group_begin = s.at<int64_t>(s.group_begin);
   const auto *task_rows = s.at<int32_t>(s.task_rows);
   const auto *all = s.at<Group>(s.groups);
@@ -165,7 +168,7 @@ void multiply(Context &c, const Product &p, const Packed &s) {
                finite.load(std::memory_order_relaxed));
       }
     }
-    for (int64_t strip = first; strip < last && p.y.column_stride == 1 && !in_y; ++strip) {
+    for (int64_t strip = first; strip < last && !turned && !in_y; ++strip) {
       const int64_t begin = l.strips.begin(strip);
       for (const int32_t *r = rows; r < rows_end; ++r)
         store(sums + l.sums(strip) + *r * l.strips.width_of(strip), l.strips.end(strip) - begin, to_y(*r, begin), 1);
@@ -174,17 +177,16 @@ void multiply(Context &c, const Product &p, const Packed &s) {
   partition::run_shares(c, units.count(),
                         std::max<int64_t>(1, int64_t(10 * kStepsPerMicrosecond / std::max(steps, 1.0))), run,
                         uint64_t(s.nonzeros) * uint64_t(s.block));  // blocks are longer where rows share their columns
-  if (p.y.column_stride == 1) return;
-  // A line of y holds rows of several tasks: all are turned together, when they are done.
+  if (!turned) return;
   const int64_t blocks = (p.rows + kStoreRows - 1) / kStoreRows;
   c.parallel_for(l.strips.count * blocks, std::max<int64_t>(1, 16384 / (kStoreRows * l.strips.width)),
                  [&](int64_t from, int64_t to) {
                    for (int64_t i = from; i < to; ++i) {
                      const int64_t strip = i / blocks, row = i % blocks * kStoreRows, width = l.strips.width_of(strip);
-                     StoreColumns_simd(p.dtype)(sums + l.sums(strip) + row * width, width,
-                                                std::min(kStoreRows, p.rows - row),
-                                                l.strips.end(strip) - l.strips.begin(strip),
-                                                to_y(row, l.strips.begin(strip)), p.y.column_stride);
+                     StoreColumns_simd(p.dtype)(
+                         sums + l.sums(strip) + row * width, width, std::min(kStoreRows, p.rows - row),
+                         l.strips.end(strip) - l.strips.begin(strip), to_y(row, l.strips.begin(strip)),
+                         p.y.column_stride, p.bias_of(row), p.activation);
                    }
                  });
 }
@@ -229,6 +231,7 @@ template <class I> void multiply(Context &c, const Product &p, const CsrView<I> 
   const Scratch<float> sums(c, size_t(threads * width));  // by lines: a row's vectors begin them
   const auto row = DirectRow_simd(p.dtype);
   const auto store = StoreRow_simd(p.dtype);
+  const auto follow = BiasAndActivation_simd(p.dtype);
   // Chunks of rows of about the same work: an entry costs its row of D, a row its result. 8 us are worth a thread.
   const auto before = [&](int64_t r) { return double(s.begin[r]) + 2.0 * double(r); };
   const double second = 25e9 / double(p.columns + 16);  // entries of one thread
@@ -245,6 +248,7 @@ template <class I> void multiply(Context &c, const Product &p, const CsrView<I> 
       const int64_t first = int64_t(s.begin[r]), entries = int64_t(s.begin[r + 1]) - first;
       row(s.columns + first, sizeof(I) == 8, static_cast<const char *>(s.values) + first * element, entries,
           d.row(0) + from * element, d.stride(), to - from, y);
+      if (p.follows()) follow(y, to - from, p.bias_of(r), p.activation);
       store(
           y, to - from,
           static_cast<char *>(const_cast<void *>(p.y.data)) + (r * p.y.row_stride + from * p.y.column_stride) * element,
@@ -269,13 +273,15 @@ void reference(const Context &c, const Product &p, const Csr &s) {
     using T = decltype(zero);
     const T *d = static_cast<const T *>(p.d.data);
     T *y = static_cast<T *>(const_cast<void *>(p.y.data));
+    const T *bias = static_cast<const T *>(p.bias);
     for (int64_t r = 0; r < p.rows; ++r)
       for (int64_t j = 0; j < p.columns; ++j) {
         double sum = 0;
         for (int64_t i = s.begin[size_t(r)]; i < s.begin[size_t(r) + 1]; ++i)
           if (const double v = s.values[size_t(i)]; v != 0)
             sum += v * double(float(d[s.columns[size_t(i)] * p.d.row_stride + j * p.d.column_stride]));
-        y[r * p.y.row_stride + j * p.y.column_stride] = T(float(sum));
+        if (bias) sum += double(float(bias[r]));
+        y[r * p.y.row_stride + j * p.y.column_stride] = T(float(activate(p.activation, sum)));
       }
   });
 }
@@ -322,7 +328,9 @@ bool all_finite(Context &c, int32_t dtype, const void *data, int64_t size) {
 
 // The dense product, by common/product-host.h.
 namespace {
-GemmProblem problem(const DenseProduct &p) { return {p.dtype, p.m, p.n, p.k, p.a, p.b, p.c, p.packed}; }
+GemmProblem problem(const DenseProduct &p) {
+  return {p.dtype, p.m, p.n, p.k, p.a, p.b, p.c, p.packed, p.bias, nullptr, p.activation};
+}
 }  // namespace
 
 void multiply_dense(Context &c, const DenseProduct &p) { run_product(c, problem(p), product_kernels(p.dtype)); }

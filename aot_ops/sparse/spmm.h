@@ -7,12 +7,18 @@
 
 namespace opgraft::sparse {
 
-// Y = S D with S sparse [rows, inner] and D, Y dense, [inner, columns] and [rows, columns] by their strides: of D and
-// of Y one stride is 1. D and Y are of storage type `dtype`, products are summed in float32.
+// Y = act(S D + bias) with S sparse [rows, inner] and D, Y dense, [inner, columns] and [rows, columns] by their
+// strides: of D and of Y one stride is 1. D, bias and Y are of storage type `dtype`, products are summed in float32.
 struct Product {
   int32_t dtype;
   int64_t rows, inner, columns;
-  MatrixRef d, y;  // y.data is written
+  MatrixRef d, y;              // y.data is written
+  const void *bias = nullptr;  // [rows], or null
+  Activation activation = Activation::kNone;
+  bool follows() const { return bias || activation != Activation::kNone; }
+  const void *bias_of(int64_t row) const {
+    return bias ? static_cast<const char *>(bias) + row * int64_t(dtype_size(dtype)) : nullptr;
+  }
 };
 
 // Rows of S that are written at a time where Y is transposed.

@@ -92,7 +92,7 @@ static std::vector<Rule> read_rules(const Registry &registry) {
       }
       grafts.insert(op->name());
       const bool takes_in = p.calls[size_t(p.results[0].node)].op == op->name();
-      if (p.calls.size() > 1 && !takes_in) fusing.insert(op->name());
+      if ((p.calls.size() > 1 && !takes_in) || all.back().constants) fusing.insert(op->name());
     }
   }
   auto spells = [&](const std::string &op) { return called.count(op) && grafts.count(op) && !fusing.count(op); };

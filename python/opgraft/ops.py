@@ -263,11 +263,11 @@ assign, assign_add, assign_sub = _assign.assign, _assign.assign_add, _assign.ass
 cached_attention, kv_cache_append = _decoding.cached_attention, _decoding.kv_cache_append
 block_quant_matmul, block_quant_gather = _decoding.block_quant_matmul, _decoding.block_quant_gather
 sample_token = _decoding.sample_token
-sparse_matmul = _sparse.sparse_matmul
+sparse_dense, sparse_matmul = _sparse.sparse_dense, _sparse.sparse_matmul
 quant_batch_matmul, weight_quant_batch_matmul = _quantised.quant_batch_matmul, _quantised.weight_quant_batch_matmul
 __all__ += ["apply_rotary_pos_emb", "assign", "assign_add", "assign_sub", "block_quant_gather", "block_quant_matmul",
             "cached_attention", "kv_cache_append", "rotary_position_embedding", "sample_token",
-            "sparse_matmul"]  # fmt: skip
+            "sparse_dense", "sparse_matmul"]  # fmt: skip
 einsum = _einsum.einsum
 __all__ += ["einsum", "quant_batch_matmul", "weight_quant_batch_matmul"]
 Conv2D, BatchNorm, MaxPool, AvgPool = _windows.Conv2D, _windows.BatchNorm, _windows.MaxPool, _windows.AvgPool

@@ -15,6 +15,15 @@ def sparse_matmul(a, b, transpose_a=False, transpose_b=False, a_is_sparse=False)
                      a_is_sparse=bool(a_is_sparse))  # fmt: skip
 
 
+def sparse_dense(x, weight, bias=None, transpose_b=True, activation="none"):
+    """act(x weight^T + bias) over the last dimension of x, (..., K): a layer of which the weight, (N, K), or (K, N)
+    without `transpose_b`, is mostly zeros, packed as `sparse_matmul` says. activation: none, gelu, gelu_tanh, relu or
+    silu."""
+    given = [_tensor(t, f"sparse_dense: {n}") for t, n in ((x, "x"), (weight, "weight"))]
+    given += [] if bias is None else [_tensor(bias, "sparse_dense: bias")]
+    return primitive("SparseDense", *given, transpose_b=bool(transpose_b), activation=activation)
+
+
 def sparse_tensor_dense_matmul(indices, values, sparse_shape, dense, adjoint_st=False, adjoint_dt=False):
     """The sparse matrix of sparse_shape with values (n,) at indices (n, 2), or its transpose, times dense or its
     transpose. What is named twice adds up."""

@@ -174,7 +174,7 @@ def test_an_exported_layer_whose_factors_are_dequantised(tmp_path, of, zero, wei
     assert (abs(net(Tensor(x)).asnumpy() - want) <= 22 * 2.0**-24 * size).all()
 
 
-@pytest.mark.parametrize("density,swapped", [(0.03, ["SparseMatMul"]), (0.5, ["Dense"])])
+@pytest.mark.parametrize("density,swapped", [(0.03, ["SparseDense"]), (0.5, ["Dense"])])
 def test_an_exported_pruned_layer(tmp_path, density, swapped):
     rng = np.random.default_rng(2)
     w, bias, x = normal(270, 300), normal(270, seed=1), normal(9, 300, seed=3)

@@ -212,17 +212,49 @@ def pruned(*shape):
 
 class Sparse(Held):
     def construct(self, x):
-        if self.how == "left":
-            return ops.matmul(self.w, x)
-        return linear(x, self.w) if self.how == "linear" else ops.matmul(x, self.w)
+        return ops.matmul(self.w, x) if self.how == "left" else ops.matmul(x, self.w)
 
 
 @pytest.mark.parametrize("how,weight,given", [
     ("matmul", pruned(300, 270), normal(9, 300)), ("left", pruned(300, 270), normal(270, 9)),
-    ("linear", pruned(270, 300), normal(9, 300)), ("linear", pruned(270, 300), normal(2, 9, 300)),
 ])  # fmt: skip
 def test_sparse_products(how, weight, given, tmp_path):
     (want,), (got,) = swapped(Sparse(how, w=weight), [given], tmp_path, "SparseMatMul")
+    close(got, want)
+
+
+class PrunedLayer(Held):
+    """w is [N, K], t [K, N]; layer an nn.Dense of w and b."""
+
+    def construct(self, x):
+        how = self.how
+        if how == "linear":
+            return linear(x, self.w, self.b)
+        if how == "linear without a bias":
+            return linear(x, self.w)
+        if how == "rows joined":
+            return ops.matmul(x.reshape(-1, 300), self.t).reshape(2, 9, 270) + self.b
+        if how == "Dense":
+            return ops.relu(self.layer(x))
+        y = ops.matmul(x, self.t)
+        if how == "GeLU":
+            return ops.gelu(y + self.b, approximate="none")
+        if how == "GeLU without a bias":
+            return ops.gelu(y, approximate="tanh")
+        return ops.silu(y + self.b) if how == "SiLU" else ops.BiasAdd()(y, self.b) if how == "BiasAdd" else y + self.b
+
+
+@pytest.mark.parametrize("how,rows", [
+    *((how, rows) for rows in ((9,), (2, 9))
+      for how in ("linear", "linear without a bias", "Dense", "GeLU", "GeLU without a bias", "SiLU", "Add")),
+    ("BiasAdd", (9,)), ("rows joined", (2, 9)),
+])  # fmt: skip
+def test_pruned_layers(how, rows, tmp_path):
+    w, b = pruned(270, 300), normal(270, seed=2)
+    layer = nn.Dense(300, 270, weight_init=ms.Tensor(w), bias_init=ms.Tensor(b))
+    net = PrunedLayer(how, w=w, t=np.ascontiguousarray(w.T), b=b)
+    net.layer = layer
+    (want,), (got,) = swapped(net, [normal(*rows, 300)], tmp_path, "SparseDense")
     close(got, want)
 
 

@@ -211,7 +211,7 @@ def test_a_pruned_weight_as_it_lies(product, dtype, density):
 
     net = Layer()
     report = rewrite.substitute(net, prove=[[Tensor(x)]])
-    assert "SparseMatMul" in str(report.swapped) and not report.left, str(report)
+    assert [s["op"] for s in report.swapped] == ["SparseDense@1.0.0"] and not report.left, str(report)
     x, w, b = (a.astype(np.float64) for a in (x, w.astype(of), b))
     bound = 2.02 * u * (np.abs(x @ w) + np.abs(b)) + 32 * 2.0**-24 * (np.abs(x) @ np.abs(w))
     assert (np.abs(net(Tensor(x.astype(of))).asnumpy().astype(np.float64) - (x @ w + b)) <= bound).all()
@@ -219,7 +219,7 @@ def test_a_pruned_weight_as_it_lies(product, dtype, density):
 
 @pytest.mark.parametrize("rows", [(9,), (2, 9)], ids=["rank 2", "rank 3"])
 def test_a_pruned_weight_of_the_primitive_dense(rows):
-    """Dense without a bias, as mint's linear has it; one with a bias stays."""
+    """Dense with and without a bias, as mint's linear has it."""
     w = normal(270, 300, seed=5)
     w[np.random.default_rng(1).random(w.shape) >= 0.03] = 0
 
@@ -236,8 +236,7 @@ def test_a_pruned_weight_of_the_primitive_dense(rows):
     for biased in (False, True):
         net = Layer(biased)
         report = rewrite.substitute(net, prove=[[Tensor(x)]])
-        assert [s["op"].split("@")[0] for s in report.swapped] == ([] if biased else ["SparseMatMul"])
-    want = x.astype(np.float64) @ w.T.astype(np.float64)
-    net = Layer(False)
-    rewrite.substitute(net, prove=[[Tensor(x)]])
-    close(net(Tensor(x)).asnumpy(), want, 32, np.abs(x).max() * np.abs(w).sum(1).max())
+        assert [s["op"].split("@")[0] for s in report.swapped] == ["SparseDense"]
+        b = net.b.asnumpy() if biased else np.zeros(1)
+        want = x.astype(np.float64) @ w.T.astype(np.float64) + b
+        close(net(Tensor(x)).asnumpy(), want, 32, np.abs(x).max() * np.abs(w).sum(1).max() + np.abs(b).max())

@@ -280,8 +280,8 @@ def test_a_rule_grafts_pruned_layers():
 
 
 class Pruned(nn.Cell):
-    """A product as frameworks spell it: MatMul of a weight (N, K), of (K, N) as ONNX keeps it with an Add, MatMulExt,
-    and the weight on the left."""
+    """A product as frameworks spell it: MatMul of a weight (N, K) and BiasAdd, of (K, N) as ONNX keeps it with an Add,
+    MatMulExt, the primitive Dense, and the weight on the left."""
 
     def __init__(self, weight, spelling):
         super().__init__()
@@ -291,8 +291,10 @@ class Pruned(nn.Cell):
         self.dense.weight.set_data(Tensor(weight.T.copy()))
 
     def construct(self, x):
-        if self.spelling == "Dense":
+        if self.spelling == "nn.Dense":
             return self.dense(x)
+        if self.spelling == "Dense":
+            return ops.primitive("Dense", x, self.dense.weight, self.dense.bias)
         if self.spelling == "left":
             return ops.matmul(self.weight, x, transpose_a=True, transpose_b=True)
         if self.spelling == "MatMulExt":
@@ -309,7 +311,7 @@ GAINS = [
 
 @pytest.mark.parametrize("density,rows,swapped", GAINS)
 @pytest.mark.parametrize("spelling,dimensions", [
-    *((s, d) for s in ("Dense", "ONNX", "MatMulExt") for d in (2, 3)), ("left", 2),
+    *((s, d) for s in ("nn.Dense", "ONNX", "MatMulExt", "Dense") for d in (2, 3)), ("left", 2),
 ])  # fmt: skip
 def test_a_pruned_weight_is_swapped(density, rows, swapped, spelling, dimensions):
     given = rows or 12
@@ -318,11 +320,13 @@ def test_a_pruned_weight_is_swapped(density, rows, swapped, spelling, dimensions
     w = rng.standard_normal((400, 390)).astype(np.float32)
     w.ravel()[rng.permutation(w.size)[: round(w.size * (1 - density))]] = 0
     net, x = Pruned(w, spelling), rng.standard_normal((*lead, 400)).astype(np.float32)
-    bias = net.dense.bias.asnumpy() if spelling == "Dense" else net.bias.asnumpy() if spelling == "ONNX" else 0.0
+    biased = spelling not in ("MatMulExt", "left")
+    bias = (net.bias if spelling == "ONNX" else net.dense.bias).asnumpy() if biased else 0.0
     net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, *x.shape[1:]], dtype=opgraft.float32))
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
-    assert ("SparseMatMul" in str(report.swapped)) == swapped
-    assert not any("SparseMatMul" in entry["op"] for entry in report.left)
+    op = "SparseDense" if biased else "SparseMatMul"
+    assert [entry["op"] for entry in report.swapped if "Sparse" in entry["op"]] == [f"{op}@1.0.0"] * swapped
+    assert not any("Sparse" in entry["op"] for entry in report.left)
     want = x.astype(np.float64) @ w
     bound = (np.count_nonzero(w, 0).max() + 5) * 2.0**-24 * (abs(x.astype(np.float64)) @ abs(w) + abs(bias))
     want = want + bias
