@@ -27,6 +27,7 @@ from opgraft import _core
 LIMIT = 1.10
 LEARNING = 20e-3  # seconds
 SHARED = 2e-6  # seconds: a shorter call is never shared between threads, and is mostly Python
+FEW = 64  # elements of all tensors: there is nothing to share, however long the call takes
 SIZES = [2**k for k in range(8, 24, 1)]  # elements of the first input
 
 
@@ -126,8 +127,10 @@ def of_cases():
     for folder, module in tables():
         for k, case in enumerate(module.CASES):
             inputs = [make_input(s, i) for i, s in enumerate(case["inputs"])]
-            call = caller(_core.resolve(case["op"]), inputs, case.get("attrs", {}))
-            if timing.once(call) > SHARED:
+            op, attrs = _core.resolve(case["op"]), case.get("attrs", {})
+            elements = sum(a.size for a in [*inputs, *_core.run_op(op, inputs, attrs)])
+            call = caller(op, inputs, attrs)
+            if elements >= FEW and timing.once(call) > SHARED:
                 yield "", f"{case['op']}, case {k} of {folder}", call
 
 
