@@ -106,6 +106,48 @@ def pool(s):
     return work, MODULES["pool"].case(op, s.choose(*DTYPES), x, kernel, strides, mode, last=bool(s.choose(0, 1)))
 
 
+def zeros_and_ones(s, rows, columns):
+    """Where a matrix is not 0: anywhere, in some rows more than in others, in blocks, or in a few full rows."""
+    density = math.exp(s.rng.uniform(math.log(0.002), 0))
+    kind = s.choose("anywhere", "anywhere", "rows", "blocks", "full rows")
+    if kind == "blocks":
+        size = s.choose(4, 16, 30)
+        coarse = s.rng.random((rows // size + 1, columns // size + 1)) < density
+        return np.kron(coarse, np.ones((size, size), bool))[:rows, :columns]
+    share = {"anywhere": np.full(rows, density), "rows": density * s.rng.pareto(1.0, rows)}
+    share["full rows"] = np.where(s.rng.random(rows) < density, 1.0, 0.01)
+    return s.rng.random((rows, columns)) < share[kind][:, None]
+
+
+def sparse(s):
+    """A sparse matrix S, n by k, times D^T or D, k by m: by its zeros, and by indices."""
+    m, n, k, dtype = s.spread(1, 1500), s.spread(1, 1500), s.spread(1, 2000), s.choose(*DTYPES)
+    a = np.where(zeros_and_ones(s, n, k), s.rng.standard_normal((n, k)), 0).astype(np.float32)
+    turned, other = s.choose(False, True), s.choose(False, True)
+    op = s.choose("SparseMatMul", "SparseMatMulGrad", "SparseDense", "CSRMM", "SparseTensorDenseMatmul")
+    y, of = (dtype, (n, m)), MODULES["sparse"]
+    if op == "SparseDense":
+        weight, bias = (dtype, a if turned else a.T), [(dtype, (n,))][: s.choose(0, 1)]
+        attrs = {"transpose_b": turned, "activation": s.choose(*of.ACTIVATIONS)}
+        case = of.case(op, dtype, [(dtype, (m, k)), weight, *bias], **attrs)
+    elif op.startswith("SparseMatMul"):
+        attrs = {"transpose_a": turned, "transpose_b": other, "a_is_sparse": bool(s.choose(0, 1))}
+        if attrs["a_is_sparse"]:
+            both = [(dtype, a.T if turned else a), (dtype, (m, k) if other else (k, m))]
+        else:
+            both, y = [(dtype, (k, m) if turned else (m, k)), (dtype, a if other else a.T)], (dtype, (m, n))
+        case = of.case(op, dtype, [*both, y][: 3 if op.endswith("Grad") else 2], **attrs)
+    else:
+        at, index = np.argwhere(a), s.choose("int32", "int64")
+        values, shape = (dtype, a[a != 0]), ("int64", [n, k])
+        if op == "CSRMM":
+            arrays = [(index, np.append(0, np.count_nonzero(a, 1).cumsum())), (index, at[:, 1]), values]
+            case = of.case(op, dtype, [*arrays, shape, (dtype, (k, m))])
+        else:
+            case = of.case(op, dtype, [(index, at), values, shape, (dtype, (k, m))])
+    return m * np.count_nonzero(a) + n * k, case
+
+
 MAKE = {
     "conv": convolution,
     "matmul": product,
@@ -113,6 +155,7 @@ MAKE = {
     "quant": of_eight_bits,
     "attention": attention,
     "pool": pool,
+    "sparse": sparse,
 }
 
 
