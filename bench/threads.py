@@ -2,10 +2,11 @@
 
 Each operator runs at sizes from a few elements to far beyond the caches, one and two threads in turn in one process;
 with --rows it is the rows of bench/rows, with --cases those of the operators' case tables that are slow enough to be
-shared. A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none. With --neighbour a process
-that never sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for its share of the lost core
-shows more. Beside what is slower stands what two threads are of one on GeLU at that time: two virtual cores may be one
-real one for a while. With a neighbour all three threads have two cores, however many the machine has.
+shared and have anything to share. A figure is the time of two threads over that of one: 0.5 is a full gain, 1 none.
+With --neighbour a process that never sleeps takes a core meanwhile: there 1 is what is left, and a pool that waits for
+its share of the lost core shows more. Beside what is slower stands what two threads are of one on GeLU at that time:
+two virtual cores may be one real one for a while. With a neighbour all three threads have two cores, however many the
+machine has.
 Exits with 1 where a figure is above --limit in a first and in a second measurement, and in a third when all others are
 through.
 """
@@ -94,9 +95,11 @@ def measure(call, rounds, seconds):
     return statistics.median(found[1]), statistics.median(found[2])
 
 
-def caller(op, inputs, attrs):
-    """A call of the operator into outputs made before."""
+def caller(op, inputs, attrs, least=0):
+    """A call of the operator into outputs made before; None where all tensors have fewer than `least` elements."""
     outputs = [np.empty_like(a) for a in _core.run_op(op, inputs, attrs)]
+    if sum(a.size for a in [*inputs, *outputs]) < least:
+        return None
     return lambda: _core.run_into(op, inputs, outputs, attrs)
 
 
@@ -127,10 +130,8 @@ def of_cases():
     for folder, module in tables():
         for k, case in enumerate(module.CASES):
             inputs = [make_input(s, i) for i, s in enumerate(case["inputs"])]
-            op, attrs = _core.resolve(case["op"]), case.get("attrs", {})
-            elements = sum(a.size for a in [*inputs, *_core.run_op(op, inputs, attrs)])
-            call = caller(op, inputs, attrs)
-            if elements >= FEW and timing.once(call) > SHARED:
+            call = caller(_core.resolve(case["op"]), inputs, case.get("attrs", {}), FEW)
+            if call and timing.once(call) > SHARED:
                 yield "", f"{case['op']}, case {k} of {folder}", call
 
 

@@ -323,6 +323,7 @@ REFUSED = [
     refused("Concat", "x1.dtype must equal x0.dtype float32, got float16", ("float32", (2,)), ("float16", (2,))),
     refused("Split", "dimension 0 of size 5 does not divide into 2 parts", ("float32", (5,)), output_num=2),
     refused("Unstack", "num must be dimension 1 of x, of size 2, got 3", ("float32", (5, 2)), axis=1, num=3),
+    refused("Unstack", "num must be the number of outputs, or 0, got -1", ("float32", (5, 2)), num=-1),
     refused("Unstack", "num must be dimension 0 of x, of size 0, got 0", ("float32", (0, 2))),
     refused("Unstack", r"axis must be in \[0, 0\), got 0", ("float32", ())),
     refused("Gather", r"indices\[1\] is 7, outside \[0, 5\)", ("float32", (5, 2)), ("int32", [1, 7])),

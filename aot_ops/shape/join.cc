@@ -83,6 +83,7 @@ void InferUnstack(InferContext &c) {
   check_any_dtype(c, 0, "x");
   const int axis = c.axis(c.attr_int("axis", 0), c.input(0).rank());
   const int64_t num = c.attr_int("num", 0), dim = c.input(0).dim(axis), n = num > 0 ? num : dim;
+  c.check(num >= 0, "num must be the number of outputs, or 0, got ", num);
   if (n < 0)
     c.fail(OPGRAFT_UNSUPPORTED, "num must be given where dimension ", axis, " of x is open, for the number of outputs");
   c.check(n > 0 && (dim < 0 || n == dim), "num must be dimension ", axis, " of x, of size ", dim, ", got ", num);

@@ -149,29 +149,6 @@ bool Tile(const MatrixRef &d, int64_t k0, int64_t k1, int64_t c0, int64_t c1, in
   return Finite<float>(to, rows * width);
 }
 
-// One row of float32 sums as T, elements `stride` apart.
-template <class T> void StoreRow(const float *from, int64_t columns, void *to, int64_t stride) {
-  const hn::ScalableTag<float> df;
-  T *y = static_cast<T *>(to);
-  int64_t j = 0;
-  if (stride == 1) {
-    for (; j + kSpmmLanes <= columns; j += kSpmmLanes) StoreF32(hn::LoadU(df, from + j), df, y + j);
-    if (j < columns) StoreF32N(LoadF32N(df, from + j, size_t(columns - j)), df, y + j, size_t(columns - j));
-  } else {
-    for (; j < columns; ++j) y[j * stride] = T(from[j]);
-  }
-}
-
-// y = the activation of y + bias, one of type T for all of y; null: none.
-template <class T> void BiasAndActivation(float *y, int64_t n, const void *bias, Activation activation) {
-  const hn::ScalableTag<float> df;
-  const auto more = hn::Set(df, bias ? float(*static_cast<const T *>(bias)) : 0.0f);
-  for (int64_t i = 0; i < n; i += kSpmmLanes) {
-    const size_t lanes = size_t(n - i < kSpmmLanes ? n - i : kSpmmLanes);
-    StoreF32N(Activate(df, activation, hn::Add(LoadF32N(df, y + i, lanes), more)), df, y + i, lanes);
-  }
-}
-
 // y = the activation of from + bias, element by element; bias null: none.
 template <Activation kActivation, class T>
 HWY_INLINE void FollowRow(const float *from, const T *bias, int64_t n, T *y) {
@@ -187,6 +164,23 @@ HWY_INLINE void FollowRow(const float *from, const T *bias, int64_t n, T *y) {
   auto v = LoadF32N(df, from + i, rest);
   if (bias) v = hn::Add(v, LoadF32N(df, bias + i, rest));
   StoreF32N(Activate(df, kActivation, v), df, y + i, rest);
+}
+
+// One row of float32 sums as T, elements `stride` apart.
+template <class T> void StoreRow(const float *from, int64_t columns, void *to, int64_t stride) {
+  T *y = static_cast<T *>(to);
+  if (stride == 1) return FollowRow<Activation::kNone, T>(from, nullptr, columns, y);
+  for (int64_t j = 0; j < columns; ++j) y[j * stride] = T(from[j]);
+}
+
+// y = the activation of y + bias, one of type T for all of y; null: none.
+template <class T> void BiasAndActivation(float *y, int64_t n, const void *bias, Activation activation) {
+  const hn::ScalableTag<float> df;
+  const auto more = hn::Set(df, bias ? float(*static_cast<const T *>(bias)) : 0.0f);
+  for (int64_t i = 0; i < n; i += kSpmmLanes) {
+    const size_t lanes = size_t(n - i < kSpmmLanes ? n - i : kSpmmLanes);
+    StoreF32N(Activate(df, activation, hn::Add(LoadF32N(df, y + i, lanes), more)), df, y + i, lanes);
+  }
 }
 
 template <Activation kActivation, class T> HWY_NOINLINE void StoreColumnsOf(const float *from, int64_t ld, int64_t rows,

@@ -91,6 +91,7 @@ static std::vector<Rule> read_rules(const Registry &registry) {
         if (c.op != op->name()) called.insert(c.op);
       }
       grafts.insert(op->name());
+      // One that depends on a constant's numbers is no spelling: a product is not always a sparse one.
       const bool takes_in = p.calls[size_t(p.results[0].node)].op == op->name();
       if ((p.calls.size() > 1 && !takes_in) || all.back().constants) fusing.insert(op->name());
     }

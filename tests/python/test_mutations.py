@@ -12,6 +12,7 @@ from opgraft import Tensor, _core, ops, rewrite
 
 W, B = Tensor(normal(24, 16, seed=1)), Tensor(normal(16, seed=2))
 GAMMA, BETA = Tensor(normal(24, seed=3)), Tensor(normal(24, seed=4))
+LONG = Tensor(normal(270, seed=6))
 PRUNED = Tensor(np.where(np.random.default_rng(0).random((260, 270)) < 0.05, normal(260, 270), 0).astype(np.float32))
 KERNEL, CHANNELS = Tensor(normal(6, 4, 3, 3)), Tensor(abs(normal(6)) + 0.5)
 COS, SIN = Tensor(normal(7, 8)), Tensor(normal(7, 8, seed=5))
@@ -61,7 +62,7 @@ def rotary(x):
 
 
 def pruned(x):
-    return ops.relu(ops.matmul(x, PRUNED) + 1.5)
+    return ops.relu(ops.matmul(x, PRUNED) + LONG)
 
 
 def convolution(x):
@@ -87,10 +88,10 @@ WRITTEN = [
 @pytest.mark.parametrize("write,given", [(f, x) for f, *x in WRITTEN], ids=[f.__name__ for f, *_ in WRITTEN])
 def test_a_changed_graph_keeps_its_results(write, given, tmp_path):
     graph = opgraft.load(opgraft.export(Net(write), *map(Tensor, given), file_name=str(tmp_path / "net")))
-    rules, rng = _core.rules(), random.Random(write.__name__)
+    rules, rng, seen = _core.rules(), random.Random(write.__name__), set()
     valid = fits = 0
     for _ in range(400):
-        is_one, fit, found = check(graph, rules, given, rng)
+        is_one, fit, found = check(graph, rules, given, rng, seen)
         assert found is None, found
         valid, fits = valid + is_one, fits + fit
         if valid == 40:
@@ -103,7 +104,7 @@ def test_a_rule_that_asks_too_little_is_found(tmp_path):
     net = Net(lambda x: ops.mean(x, -1, True) + 1.0)
     graph = opgraft.load(opgraft.export(net, Tensor(normal(3, 4)), file_name=str(tmp_path / "net")))
     source = rewrite._sources(lambda x: ops.mean(x, -1, True), lambda x: ops.sum(x, -1, True) * 0.25)
-    rng = random.Random(0)
-    found = [check(graph, source.of(graph), [normal(3, 4)], rng)[2] for _ in range(60)]
+    rng, seen = random.Random(0), set()
+    found = [check(graph, source.of(graph), [normal(3, 4)], rng, seen)[2] for _ in range(60)]
     assert 5 <= sum(f is not None for f in found) < 60
     assert any("apart by" in f for f in found if f)

@@ -1,23 +1,15 @@
 """Layers whose weight is mostly zeros, with bias and activation: SparseDense, and the graphs that it takes."""
 
-from math import erf
-
 import numpy as np
 import opgraft
 import pytest
+from compare import cases, normal
 from opgraft import Parameter, Tensor, _core, nn, ops
 
 K, N = 300, 270
-RNG = np.random.default_rng(3)
-WEIGHT = np.where(RNG.random((N, K)) < 0.05, RNG.standard_normal((N, K)), 0).astype(np.float32)
-BIAS = RNG.standard_normal(N).astype(np.float32)
-EXACT = {
-    "none": lambda s: s,
-    "relu": lambda s: np.maximum(s, 0.0),
-    "gelu": lambda s: s * (1.0 + np.vectorize(erf)(s / np.sqrt(2.0))) / 2.0,
-    "gelu_tanh": lambda s: s * (1.0 + np.tanh(np.sqrt(2.0 / np.pi) * (s + 0.044715 * s**3))) / 2.0,
-    "silu": lambda s: s / (1.0 + np.exp(-s)),
-}
+SPARSE = cases("sparse")
+WEIGHT = np.where(np.random.default_rng(3).random((N, K)) < 0.05, normal(N, K), 0).astype(np.float32)
+BIAS = normal(N, seed=1)
 ACTIVATION = {
     "none": lambda y: y,
     "relu": lambda y: ops.primitive("ReLU", y),
@@ -32,15 +24,11 @@ NAMES = {"Maximum": "relu", "erf": "gelu", "Sigmoid": "silu"}
 
 
 def close(got, x, bias, activation):
-    """The bound is that of aot_ops/sparse/cases.py: a rounding of 2^-24 for a product, a sum, the bias and 4 where
-    chains meet; the activation enlarges it 1.13 times at most, and makes 8 of its result and 2.1e-7 of its argument."""
-    x, w = x.astype(np.float64), WEIGHT.T.astype(np.float64)
-    s = x @ w + bias
-    sums = (np.count_nonzero(w, 0).max() + 5) * 2.0**-24 * (abs(x) @ abs(w) + abs(bias))
-    want = EXACT[activation](s)
-    own = 0.0 if activation in ("none", "relu") else 2.1e-7 * abs(s) + 8 * 2.0**-24 * abs(want)
-    assert got.shape == want.shape
-    assert (abs(got - want) <= 1.13 * sums + own + 2.0**-24 * abs(want)).all()
+    """Within the bound of the operator's cases, and a rounding to float32."""
+    given = x.astype(np.float64), WEIGHT.astype(np.float64), bias.astype(np.float64)
+    want = SPARSE.layer(*given, activation=activation)
+    bound = SPARSE.layer_bound(2.0**-24, *given, activation=activation) + 2.0**-24 * abs(want)
+    assert got.shape == want.shape and (abs(got - want) <= bound).all()
 
 
 class Layer(nn.Cell):
@@ -49,7 +37,7 @@ class Layer(nn.Cell):
     def __init__(self, spelling, biased, activation):
         super().__init__()
         self.spelling, self.activation = spelling, ACTIVATION[activation]
-        as_it_lies = WEIGHT if spelling in ("Dense", "BiasAdd", "Gemm") else WEIGHT.T.copy()
+        as_it_lies = WEIGHT if spelling in ("Dense", "Dense, then Add", "Gemm") else WEIGHT.T.copy()
         self.w = Parameter(Tensor(as_it_lies), name="w")
         self.b = Parameter(Tensor(BIAS), name="b") if biased else None
         self.layer = nn.Dense(K, N, has_bias=biased)
@@ -63,7 +51,9 @@ class Layer(nn.Cell):
         if self.spelling == "Dense":
             y = ops.primitive("Dense", x, self.w) if self.b is None else ops.primitive("Dense", x, self.w, self.b)
             return self.activation(y)
-        if self.spelling == "rows joined":  # the bias behind the product's own dimensions
+        if self.spelling == "Dense, then Add":
+            y = ops.primitive("Dense", x, self.w)
+        elif self.spelling == "rows joined":  # the bias behind the product's own dimensions
             y = ops.reshape(ops.matmul(ops.reshape(x, (-1, K)), self.w), (*x.shape[:-1], N))
         else:
             y = ops.MatMul(transpose_b=self.spelling == "Gemm")(x, self.w) if x.ndim == 2 else ops.matmul(x, self.w)
@@ -74,29 +64,39 @@ class Layer(nn.Cell):
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("spelling,lead", [
     ("nn.Dense", (12,)), ("nn.Dense", (2, 6)), ("Dense", (12,)), ("Dense", (2, 6)), ("MatMul", (12,)),
-    ("MatMul", (2, 6)), ("Gemm", (12,)), ("rows joined", (2, 6)),
+    ("MatMul", (2, 6)), ("Gemm", (12,)), ("rows joined", (2, 6)), ("Dense, then Add", (2, 6)),
 ])  # fmt: skip
 def test_a_pruned_layer_becomes_one_operator(spelling, lead, biased, activation):
-    net, x = Layer(spelling, biased, activation), RNG.standard_normal((*lead, K)).astype(np.float32)
+    net, x = Layer(spelling, biased, activation), normal(*lead, K, seed=2)
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
     ours = sorted(entry["op"].split("@")[0] for entry in report.swapped)
     if biased or activation not in ("none", "silu", "Sigmoid"):
         assert ours == ["SparseDense"], str(report)
     else:  # SiLU of a product stays, for it is half of a SwiGLU mostly
-        product = "SparseDense" if spelling == "Dense" else "SparseMatMul"
+        product = "SparseDense" if spelling.startswith("Dense") else "SparseMatMul"
         assert ours == ["SiLU"] * (activation == "Sigmoid") + [product], str(report)
     assert not report.left, str(report)
     close(net(Tensor(x)).asnumpy(), x, BIAS if biased else np.zeros(N), NAMES.get(activation, activation))
 
 
 def test_a_layer_that_is_not_pruned_stays_dense():
-    net, x = Layer("Dense", True, "relu"), RNG.standard_normal((12, K)).astype(np.float32)
-    net.w.set_data(Tensor(RNG.standard_normal((N, K)).astype(np.float32)))
+    net, x = Layer("Dense", True, "relu"), normal(12, K, seed=2)
+    net.w.set_data(Tensor(normal(N, K)))
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
     assert [entry["op"].split("@")[0] for entry in report.swapped] == ["Dense"]
 
 
-@pytest.mark.parametrize("activation", EXACT)
+def test_a_matrix_that_comes_with_the_call_is_not_swapped():
+    class Net(nn.Cell):
+        def construct(self, x, w):
+            return ops.matmul(x, w)
+
+    net, zeros = Net(), Tensor(np.zeros((8, 8), np.float32))
+    report = opgraft.rewrite.substitute(net, prove=[[zeros, zeros]])
+    assert not report.swapped and not report.left
+
+
+@pytest.mark.parametrize("activation", SPARSE.ACTIVATIONS)
 @pytest.mark.parametrize("vectors", [1, 2, 40, 300])
 def test_a_layer_by_its_name(vectors, activation):
     """Packed as a model's constant, and as it comes with a call: any number of vectors, and of threads."""
@@ -109,7 +109,7 @@ def test_a_layer_by_its_name(vectors, activation):
         def construct(self, x):
             return ops.sparse_dense(x, self.w, self.b, activation=activation)
 
-    x = RNG.standard_normal((vectors, K)).astype(np.float32)
+    x = normal(vectors, K, seed=2)
     opgraft.set_context(mode=opgraft.GRAPH_MODE)
     net, found = Named(), []
     try:

@@ -336,14 +336,14 @@ def test_a_pruned_weight_is_swapped(density, rows, swapped, spelling, dimensions
 
 
 # The dense product of half types is faster, that of bfloat16 where the CPU has vdpbf16ps by twice.
-@pytest.mark.parametrize("of_a", [False, True])
+@pytest.mark.parametrize("how", ["b", "a", "layer"])
 @pytest.mark.parametrize("dtype,density,rows,swapped", [
     ("float16", 0.015, 1, False), ("float16", 0.095, 8, True), ("float16", 0.105, 8, False),
     ("float16", 0.095, None, True), ("float16", 0.29, 32, True), ("float16", 0.31, 32, False),
     ("bfloat16", 0.015, 1, False), ("bfloat16", 0.015, 8, True), ("bfloat16", 0.025, 8, False),
     ("bfloat16", 0.015, None, True), ("bfloat16", 0.035, 32, True), ("bfloat16", 0.045, 32, False),
 ])  # fmt: skip
-def test_a_pruned_weight_of_a_half_type_is_swapped(dtype, density, rows, swapped, of_a):
+def test_a_pruned_weight_of_a_half_type_is_swapped(dtype, density, rows, swapped, how):
     of, u = DTYPES[dtype]
     rng = np.random.default_rng(6)
     w = rng.standard_normal((260, 300)).astype(of)
@@ -355,14 +355,16 @@ def test_a_pruned_weight_of_a_half_type_is_swapped(dtype, density, rows, swapped
             self.w = Parameter(Tensor(w))
 
         def construct(self, x):
-            return ops.matmul(self.w, x, transpose_b=True) if of_a else ops.matmul(x, self.w, transpose_b=True)
+            if how == "layer":
+                return ops.primitive("Dense", x, self.w)
+            return ops.matmul(self.w, x, transpose_b=True) if how == "a" else ops.matmul(x, self.w, transpose_b=True)
 
     x = rng.standard_normal((rows or 12, 300)).astype(of)
     net = Layer()
     net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, 300], dtype=getattr(opgraft, dtype)))
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
-    assert ("SparseMatMul" in str(report.swapped)) == swapped and not report.left
-    want, bound = exact(w, x.T) if of_a else (a.T for a in exact(w, x.T))
+    assert ("Sparse" in str(report.swapped)) == swapped and not report.left
+    want, bound = exact(w, x.T) if how == "a" else (a.T for a in exact(w, x.T))
     close(net(Tensor(x)).asnumpy(), want, bound, u)
 
 
@@ -374,25 +376,17 @@ SMALL = [
 ]  # fmt: skip
 
 
+@pytest.mark.parametrize("spelling", ["MatMulExt", "Dense"])
 @pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("side,density,rows,swapped", SMALL)
-def test_a_small_matrix_stays_dense(side, density, rows, swapped, turned):
+def test_a_small_matrix_stays_dense(side, density, rows, swapped, turned, spelling):
     rng = np.random.default_rng(7)
     w = rng.standard_normal((side, 400)[:: -1 if turned else 1]).astype(np.float32)
     w.ravel()[rng.permutation(w.size)[: round(w.size * (1 - density))]] = 0
-    net, x = Pruned(w, "MatMulExt"), rng.standard_normal((rows or 12, len(w))).astype(np.float32)
+    net, x = Pruned(w, spelling), rng.standard_normal((rows or 12, len(w))).astype(np.float32)
+    bias = net.dense.bias.asnumpy() if spelling == "Dense" else np.zeros(1)
     net.set_inputs(Tensor(x) if rows else Tensor(shape=[None, len(w)], dtype=opgraft.float32))
     report = opgraft.rewrite.substitute(net, prove=[[Tensor(x)]])
-    assert ("SparseMatMul" in str(report.swapped)) == swapped
-    bound = (len(w) + 5) * 2.0**-24 * (abs(x.astype(np.float64)) @ abs(w))
-    close(net(Tensor(x)).asnumpy(), x.astype(np.float64) @ w, bound, 2.0**-24)
-
-
-def test_a_matrix_that_comes_with_the_call_is_not_swapped():
-    class Net(nn.Cell):
-        def construct(self, x, w):
-            return ops.matmul(x, w)
-
-    net, zeros = Net(), Tensor(np.zeros((8, 8), np.float32))
-    report = opgraft.rewrite.substitute(net, prove=[[zeros, zeros]])
-    assert not report.swapped and not report.left
+    assert ("Sparse" in str(report.swapped)) == swapped
+    bound = (len(w) + 6) * 2.0**-24 * (abs(x.astype(np.float64)) @ abs(w) + abs(bias))
+    close(net(Tensor(x)).asnumpy(), x.astype(np.float64) @ w + bias, bound, 2.0**-24)
