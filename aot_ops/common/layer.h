@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string>
 
+#include "aot_ops/common/gemm.h"
 #include "aot_ops/common/ones.h"
 #include "opgraft/op.h"
 
@@ -34,6 +35,18 @@ inline void check_bias(const InferContext &c, int bias, const std::string &name,
   const auto b = c.input(bias).shape();
   c.check(int(b.size()) <= std::max(c.input(0).rank(), 1) && without_ones(b, 1).size() == 1 && may_equal(b.back(), n),
           name, ".shape must be (", n, ",), got ", b);
+}
+
+// Of x, a weight and a bias behind it, if there is one, with an activation; -> the product's shape.
+inline Shape check_dense(const InferContext &c, bool has_bias) {
+  Shape out = check_layer(c, 1, "weight");
+  if (has_bias) check_bias(c, 2, "bias", out.back());
+  activation_from_name(c, c.attr_string("activation", "none"));
+  return out;
+}
+inline void infer_dense(InferContext &c) {
+  c.check_inputs(2, 3);
+  c.output(c.input(0).dtype(), check_dense(c, c.inputs() > 2));
 }
 
 }  // namespace opgraft

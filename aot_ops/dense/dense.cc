@@ -24,20 +24,8 @@ bool has_bias(const Arguments &c) {
   return c.inputs() > kBias && (c.inputs() <= kResidual || c.input(kBias).size() != 0);
 }
 
-Shape check_dense(InferContext &c) {
-  Shape out = check_layer(c, kWeight, "weight");
-  if (has_bias(c)) check_bias(c, kBias, "bias", out.back());
-  activation_from_name(c, c.attr_string("activation", "none"));
-  return out;
-}
-
-void InferDense(InferContext &c) {
-  c.check_inputs(2, 3);
-  c.output(c.input(kX).dtype(), check_dense(c));
-}
-
 void InferDenseAdd(InferContext &c) {
-  Shape out = check_dense(c);
+  Shape out = check_dense(c, has_bias(c));
   c.check_same_dtype(kResidual, "residual", kX, "x");
   auto r = c.input(kResidual).shape();
   bool ok = r.size() == out.size();
@@ -84,7 +72,7 @@ void Reference(Context &c) { reference_gemm(c, problem(c)); }
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(Dense, .inputs = -1, .infer = InferDense, .kernel = Kernel, .reference = Reference, .workspace = Workspace,
+OPGRAFT_OP(Dense, .inputs = -1, .infer = infer_dense, .kernel = Kernel, .reference = Reference, .workspace = Workspace,
            .packed_bytes = PackedBytes, .pack = PackWeight)
 OPGRAFT_OP(DenseAdd, .inputs = 4, .infer = InferDenseAdd, .kernel = Kernel, .reference = Reference,
            .workspace = Workspace, .packed_bytes = PackedBytes, .pack = PackWeight)

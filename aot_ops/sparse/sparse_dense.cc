@@ -16,14 +16,6 @@ Operands layer(const Arguments &c) {
   return o;
 }
 
-void Infer(InferContext &c) {
-  c.check_inputs(2, 3);
-  const Shape out = check_layer(c, kWeight, "weight");
-  if (c.inputs() > kBias) check_bias(c, kBias, "bias", out.back());
-  activation_from_name(c, c.attr_string("activation", "none"));
-  c.output(c.input(kX).dtype(), out);
-}
-
 uint64_t Workspace(InferContext &c) {
   if (c.input(kX).size() < 0 || c.input(kWeight).size() < 0) return 0;
   return product_workspace(c, layer(c));
@@ -37,5 +29,5 @@ void Reference(Context &c) { reference_product(c, layer(c)); }
 }  // namespace opgraft
 
 using namespace opgraft;
-OPGRAFT_OP(SparseDense, .inputs = -1, .infer = Infer, .kernel = Kernel, .reference = Reference, .workspace = Workspace,
-           .packed_bytes = PackedBytes, .pack = Pack)
+OPGRAFT_OP(SparseDense, .inputs = -1, .infer = infer_dense, .kernel = Kernel, .reference = Reference,
+           .workspace = Workspace, .packed_bytes = PackedBytes, .pack = Pack)
