@@ -147,8 +147,8 @@ Conv weights(const Arguments &c) {
   g.h.stride = a.stride[0], g.w.stride = a.stride[1];
   g.h.dilation = a.dilation[0], g.w.dilation = a.dilation[1];
   g.tiles = in_tiles(g);
-  g.by_tap = in_words_by_tap(g);
   g.pairs = in_pairs(g);
+  g.by_tap = in_words_by_tap(g);
   return g;
 }
 

@@ -51,8 +51,8 @@ struct Conv {
   bool pairs = false;  // bfloat16 channels 2 i and 2 i + 1 are one word of weights and scratch: see Bf16Pair
   // bfloat16 that AMX multiplies: weights are rows of steps(), by output channel; NHWC: panels of so many steps.
   bool tiles = false;
-  // Tiles: a word is two channels' at one tap, tap by tap. Else two neighbours of weight's, NHWC the same where
-  // channels are whole words of a tile.
+  // A word is two channels' at one tap, tap by tap: tiles of x that is read tap by tap, and pairs of NHWC, where words
+  // lie so in x. Else, of tiles, two neighbours of weight's; of pairs, channel by channel.
   bool by_tap = false;
   ConvCut cut{};
 
@@ -60,10 +60,10 @@ struct Conv {
   int64_t taps() const { return h.kernel * w.kernel; }
   int64_t k() const { return channels / groups * taps(); }
   int64_t m() const { return outputs / groups; }
-  // Channels of a group, or pairs of them (by tap: in whole tiles), and what a pixel of y sees of these.
+  // Channels of a group, or pairs of them (tiles by tap: in whole ones), and what a pixel of y sees of these.
   int64_t depth() const {
     const int64_t each = channels / groups;
-    return by_tap ? whole_words(each) : pairs ? (each + 1) / 2 : each;
+    return tiles && by_tap ? whole_words(each) : pairs ? (each + 1) / 2 : each;
   }
   int64_t steps() const { return tiles && !by_tap ? whole_words(k()) : depth() * taps(); }
   // Pairs of so many numbers, in whole tiles.
@@ -137,7 +137,7 @@ inline int64_t half_floats(const Conv &g, int64_t pixels) {
 inline int64_t tap_positions(const ConvCut &c, int64_t rows) {
   return odd_lines((rows * c.line + simd::kAmxRows - 1) / simd::kAmxRows * simd::kAmxRows);
 }
-// NHWC: floats from one position's words to the next one's. Where 32 of them would meet in few sets of L1, more.
+// NHWC by tap: floats from one position's words to the next one's. Where 32 of them would meet in few sets of L1, more.
 inline int64_t tap_floats(const Conv &g) { return g.depth() <= 128 ? g.depth() : odd_lines(g.depth()); }
 // Rows or pixels of band b: [first, last).
 inline void band_of(const ConvCut &c, int64_t b, int64_t *first, int64_t *last) {

@@ -13,6 +13,7 @@
 #include "opgraft/simd.h"
 #include "general-inl.h"
 #include "tiles-inl.h"
+#include "pairs-inl.h"
 #include "depthwise-inl.h"
 #include "winograd-inl.h"
 // clang-format on
@@ -24,6 +25,7 @@
 namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GeneralUnits)
 OPGRAFT_SIMD(TileUnits)
+OPGRAFT_SIMD(PairUnits)
 OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
 OPGRAFT_SIMD(DepthwiseSlack)
 OPGRAFT_SIMD_FLOATS(WinogradUnits)
@@ -46,16 +48,17 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double turned = !wide ? 1.4 : c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
   const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * (wide ? 3 : 6) + parts : pixels * m * turned;
   double fill = 0;
+  const bool words = g.by_tap && !g.tiles;  // as they lie in x
   if (padded) {
     const double held = (rows + double((g.h.span() - 1) / g.h.stride)) * double(g.row_phases() * g.phases());
-    fill = held * double(c.steps) * (double(c.line) / lanes * 3 + 12);
+    fill = held * double(c.steps) * (words ? double(c.line) / 8 : double(c.line) / lanes * 3 + 12);
   } else if (c.source == ConvSource::kColumns) {
     fill = k * (pixels / lanes * 2 + (pixels / double(g.w.out) + 1) * 8);
   } else if (c.source == ConvSource::kInPlace) {
     fill = k * pixels / 4;  // lines of 16 from L3
   }
-  if (g.pairs || (g.tiles && padded)) fill *= 3;            // both channels, and the pairing
-  const double weights = k * m / (k * m > 128e3 ? 4 : 16);  // read for every band, from L3 or L2
+  if (!words && (g.pairs || (g.tiles && padded))) fill *= 3;  // both channels, and the pairing
+  const double weights = k * m / (k * m > 128e3 ? 4 : 16);    // read for every band, from L3 or L2
   // In place vectors of pixels are of two lines each where channels do not begin alike.
   const bool split = c.pixel_lanes && c.source == ConvSource::kInPlace && g.pixels() % kConvLine;
   // A single vector of channels is read for half as many products as two.
@@ -79,10 +82,10 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   if (c.stride % 256 == 0) c.stride += 16;  // else all channels share a few sets of the L1
   int64_t more = 0;
   if (g.pairs) more = 2 * (padded ? 1 : g.taps()) * c.stride;  // channels, to be paired
-  if (g.tiles && padded) {
+  if ((g.tiles || g.by_tap) && padded) {
     c.stride = odd_lines(c.stride);
     more = g.nhwc ? c.stride * (tap_floats(g) - c.steps) : simd::kAmxRows * tap_positions(c, rows);
-  } else if (g.tiles) {
+  } else if (g.tiles || g.by_tap) {
     more = g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
   }
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
@@ -151,15 +154,19 @@ ConvCut cut_rows(const Conv &g) {
 
 }  // namespace
 
-// AMX's tiles have 32 rows and columns, of output channels and pixels, and 32 numbers in a row. All of x that a window
-// spans is held.
+// Whether all of x that a window spans may be held.
+static bool dense(const Conv &g) {
+  const auto one = [](const Window &w) { return w.span() <= 64 && w.stride <= 4; };
+  return one(g.h) && one(g.w);
+}
+// AMX's tiles have 32 rows and columns, of output channels and pixels, and 32 numbers in a row.
 bool in_tiles(const Conv &g) {
-  const auto dense = [](const Window &w) { return w.span() <= 64 && w.stride <= 4; };
-  return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && g.m() >= 16 && g.k() >= 32 && dense(g.h) && dense(g.w);
+  return simd::amx() && g.dtype == OPGRAFT_BFLOAT16 && g.m() >= 16 && g.k() >= 32 && dense(g);
 }
 bool in_words_by_tap(const Conv &g) {
   const int64_t each = g.channels / g.groups;
-  return g.tiles && g.taps() > 1 && (g.nhwc ? each % (2 * simd::kAmxWords) == 0 : each >= 16);
+  if (!g.tiles) return g.pairs && g.nhwc && each % 2 == 0 && dense(g);
+  return g.taps() > 1 && (g.nhwc ? each % (2 * simd::kAmxWords) == 0 : each >= 16);
 }
 bool in_pairs(const Conv &g) { return g.dtype == OPGRAFT_BFLOAT16 && g.channels > g.groups && simd::bf16_dot(); }
 
@@ -200,7 +207,7 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
           for (int64_t t = 0; t < taps; ++t) row[t * 2 * g.depth() + c] = *number++;
       continue;
     }
-    if (g.tiles) {  // rows of words, as the numbers lie, and zeros
+    if (g.tiles || g.by_tap) {  // rows of words, as the numbers lie, and zeros
       const int64_t ld = g.nhwc ? g.steps() : odd_lines(g.steps());
       float *row = g.nhwc ? turned.data() : dst + (group * m + first) * ld;
       std::fill_n(row, outputs * ld, 0.0f);
@@ -245,13 +252,14 @@ void general_plan(Conv &g) {
     const bool first = best.steps == 0;
     // Rows whose padding is most of them would be large, or next to empty; tiles would multiply it, too.
     const bool large = double(c.scratch) > 4 * kMostScratch, most = double(c.line) > 2.0 * double(g.w.out);
-    if (padded && (g.tiles ? large || (most && c.line > 2 * simd::kAmxRows) : large && most)) return;
+    const bool wide = g.tiles && c.line > 2 * simd::kAmxRows;
+    if (padded && (g.tiles || g.by_tap ? large || (most && wide) : large && most)) return;
     if (first || cost < least) least = cost, best = c;
   };
-  if (g.by_tap) consider(ConvSource::kPadded, true);
-  if (g.tiles && best.steps == 0) consider(ConvSource::kColumns, true);
+  if (g.by_tap && !flat) consider(ConvSource::kPadded, g.tiles);
+  if ((g.tiles || g.by_tap) && best.steps == 0) consider(ConvSource::kColumns, g.tiles);
   for (const bool pixel_lanes : {true, false}) {
-    if (g.tiles || (g.nhwc && pixel_lanes)) continue;
+    if (g.tiles || g.by_tap || (g.nhwc && pixel_lanes)) continue;
     // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.
     const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);
@@ -263,6 +271,7 @@ void general_plan(Conv &g) {
 
 void general_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   if (g.tiles) return TileUnits_simd()(g, begin, end, scratch);
+  if (g.by_tap) return PairUnits_simd()(g, begin, end, scratch);
   GeneralUnits_simd(g.dtype)(g, begin, end, scratch);
 }
 

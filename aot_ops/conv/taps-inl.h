@@ -183,10 +183,10 @@ HWY_INLINE void FillPixels(const Conv &g, const uint16_t *x, int64_t first, int6
 
 // 32 sums, times a scale and with a shift and a residual (or null), rounded by the machine: what is denormal becomes 0.
 HWY_INLINE void PutPanel(ConvBounds bounds, GemmVec scale, GemmVec upper_scale, GemmVec shift, GemmVec upper_shift,
-                         const float *sums, const ::opgraft::bfloat16 *residual, ::opgraft::bfloat16 *y) {
+                         GemmVec lower, GemmVec upper, const ::opgraft::bfloat16 *residual, ::opgraft::bfloat16 *y) {
   const hn::ScalableTag<float> d;
-  auto lower = hn::MulAdd(hn::Load(d, sums), scale, shift);
-  auto upper = hn::MulAdd(hn::Load(d, sums + kLanes), upper_scale, upper_shift);
+  lower = hn::MulAdd(lower, scale, shift);
+  upper = hn::MulAdd(upper, upper_scale, upper_shift);
   if (residual) lower = hn::Add(lower, LoadF32(d, residual)), upper = hn::Add(upper, LoadF32(d, residual + kLanes));
   hn::StoreU(RoundToPairs(Clamp(d, bounds, lower), Clamp(d, bounds, upper)), d, reinterpret_cast<float *>(y));
 }
@@ -229,7 +229,7 @@ struct FollowPixelTaps {
     for (int64_t r = 0; r < rows; ++r, sums += kPanel, next()) {
       const bool in = (q < wide) & (i < to.rows);
       const int64_t at = to.at + (i * wide + q) * outputs;
-      PutPanel(bounds, scale, upper_scale, shift, upper_shift, sums,
+      PutPanel(bounds, scale, upper_scale, shift, upper_shift, hn::Load(d, sums), hn::Load(d, sums + kLanes),
                residual ? Either<const T>(in, residual + at, none) : nullptr, Either(in, y + at, none));
     }
   }

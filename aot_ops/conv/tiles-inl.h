@@ -126,7 +126,7 @@ HWY_INLINE void PutTiles(const Conv &g, int64_t o, int64_t rows, const float *su
   T *y = static_cast<T *>(g.y) + at;
   for (int64_t r = 0; r < rows; ++r, sums += kPanel, y += g.pixels()) {
     const auto scale = hn::Set(d, g.scale[o + r]), shift = hn::Set(d, g.shift[o + r]);
-    PutPanel(bounds, scale, scale, shift, shift, sums, nullptr, y);
+    PutPanel(bounds, scale, scale, shift, shift, hn::Load(d, sums), hn::Load(d, sums + kLanes), nullptr, y);
   }
 }
 
@@ -156,9 +156,11 @@ HWY_INLINE void FillRowsOfWords(const Conv &g, const uint16_t *x, int64_t p0, in
     std::fill_n(to, 2 * g.steps() - g.k(), uint16_t(0));
   }
 }
-#endif
+// Whether x is such rows itself, of which not many meet in one set of L1.
+HWY_INLINE bool WordsInPlace(const Conv &g) {
+  return g.nhwc && g.flat() && 2 * g.steps() == g.k() && g.channels % 1024;
+}
 
-#if HWY_TARGET == HWY_AVX3
 // Output channels [row, row + rows) of a group, from o on of all, at the pixels [first, last) of an image.
 struct TilePart {
   int64_t image, row, rows, o, first, last;
@@ -199,7 +201,7 @@ inline void TileUnits(const Conv &g, int64_t begin, int64_t end, float *scratch)
     return g.nhwc ? PixelTapUnits(g, begin, end, scratch) : ChannelTapUnits(g, begin, end, scratch);
   const int64_t m = g.m(), ld = odd_lines(g.steps()), panels = (m + kPanel - 1) / kPanel;
   const int64_t each = g.channels / g.groups, plane = g.h.in * g.w.in;
-  const bool in_place = g.nhwc && g.flat() && 2 * g.steps() == g.k() && g.channels % 1024;  // not in one set of L1
+  const bool in_place = WordsInPlace(g);
   int64_t *held = reinterpret_cast<int64_t *>(scratch);
   float *filled = scratch + scratch_head(c);
   AmxTiles tiles;
