@@ -60,7 +60,8 @@ inline int64_t PixelVectors(const Conv &g) { return 2 * g.m() > kTileRows ? 2 : 
 // Panel [p0, p1) of output channels with pixels in lanes. x: of the band.
 template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, const float *x, int64_t p0, int64_t p1) {
   constexpr bool kFloat = std::is_same_v<T, float>;
-  constexpr int64_t kStrip = 4096;  // floats of x that stay in L1 while the panels go over them
+  const bool direct = kFloat || g.pairs;  // tiles store what y holds
+  constexpr int64_t kStrip = 4096;        // floats of x that stay in L1 while the panels go over them
   const int64_t m = g.m(), k = t.steps * t.taps, step = PixelVectors(g) * kLanes;
   const int64_t strip = std::max<int64_t>(1, kStrip / t.steps / step) * step;
   // Of a sum without taps every tile fetches its share of the next strip: see kByLines.
@@ -81,8 +82,9 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
         const bool filled = n == kLanes || n == 2 * kLanes || n == 4 * kLanes;
         const int64_t before_it = q / b.line * b.wide + std::min(at, b.wide);  // pixels of the band
         t.gaps = false;
+        t.places[0] = 0;
         const bool straight =
-            kFloat && filled && (at + n <= b.wide || (!g.residual && SetGaps(b, at, n, pixels - before_it, t)));
+            direct && filled && (at + n <= b.wide || (!g.residual && SetGaps(b, at, n, pixels - before_it, t)));
         fetched = before;
         for (int64_t row = p * kPanel, rows; row < end; row += rows) {
           rows = TileSize(end, row);
@@ -90,9 +92,9 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
           t.w = g.packed + (b.group * ((m + kPanel - 1) / kPanel) + p) * kPanel * k + row % kPanel;
           t.scale = g.scale + o, t.shift = g.shift + o;
           const int64_t y = (b.image * g.outputs + o) * g.pixels() + b.first + before_it;
-          t.y = straight ? static_cast<float *>(g.y) + y : nullptr;
-          t.past = g.past && straight && !t.gaps && reinterpret_cast<uintptr_t>(t.y) % (4 * kLanes) == 0;
-          t.residual = straight && g.residual ? static_cast<const float *>(g.residual) + y : nullptr;
+          t.y = straight ? static_cast<T *>(g.y) + y : nullptr;
+          t.past = kFloat && g.past && straight && !t.gaps && reinterpret_cast<uintptr_t>(t.y) % (4 * kLanes) == 0;
+          t.residual = straight && g.residual ? static_cast<const T *>(g.residual) + y : nullptr;
           t.ahead_begin = std::min(fetched, t.steps - share), t.ahead_end = t.ahead_begin + share;
           fetched += share;
           AnyTile<true, T>(g.pairs, rows, t, n);
@@ -185,6 +187,20 @@ inline int64_t ToLine(const void *x, int64_t plane) {
   return !kByLines || plane % kConvLine ? 0 : int64_t(-at % uintptr_t(kConvLine));
 }
 
+// What a band sees; pairs of channels of NCHW are made of x itself where a row of theirs is one of x.
+template <class T> HWY_INLINE void FillAny(const Conv &g, const T *x, int64_t first, int64_t last, float *dst) {
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (std::is_same_v<T, ::opgraft::bfloat16>) {
+    const bool padded = g.cut.source == ConvSource::kPadded;
+    const auto *halves = reinterpret_cast<const uint16_t *>(x);
+    auto *words = reinterpret_cast<uint32_t *>(dst);
+    if (g.pairs && !g.nhwc && padded) return FillChannelPairs(g, halves, first, last, words);
+    if (g.pairs && !g.nhwc && g.flat()) return FillPixelPairs(g, halves, first, last, words);
+  }
+#endif
+  FillBand(g, x, first, last, dst);
+}
+
 template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   HWY_ALIGN float sums[2 * kBlockRows * kPanel];
   static_assert(kTileRows * kWidest <= 2 * kBlockRows * kPanel);
@@ -239,7 +255,7 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
       source = reinterpret_cast<const float *>(x) + first;
       t.stride = plane;
     } else if (*held != band) {
-      FillBand(g, x, first, last, filled);
+      FillAny(g, x, first, last, filled);
       *held = band;
     }
     if (c.pixel_lanes) PixelLanes<T>(g, b, t, source, p0, p1);

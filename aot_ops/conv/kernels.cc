@@ -41,17 +41,18 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
   const double pixels = padded ? rows * double(g.w.out) : rows;
   const double positions = padded ? rows * double(c.line) - double(c.line - g.w.out) : rows;
   const double vectors = c.pixel_lanes ? std::ceil(positions / lanes) * m : pixels * std::ceil(m / lanes);
-  // Half types do not go from registers.
-  const bool wide = g.dtype == OPGRAFT_FLOAT32;
+  // Half types do not go from registers, but pairs with pixels in lanes.
+  const bool wide = g.dtype == OPGRAFT_FLOAT32, pairs = g.pairs && !g.tiles;
+  const bool direct = wide || (pairs && c.pixel_lanes);
   // A vector that runs across the end of a row is packed, or stored in two parts; one of channels is turned.
-  const double parts = padded && c.pixel_lanes && !g.tiles ? rows * m * (wide ? 4 : 25) : 0;
+  const double parts = padded && c.pixel_lanes && !g.tiles ? rows * m * (direct ? 4 : 25) : 0;
   const double turned = !wide ? 1.4 : c.source == ConvSource::kInPlace ? 0.6 : 1.0 / 3;
-  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * (wide ? 3 : 6) + parts : pixels * m * turned;
+  const double store = c.pixel_lanes || g.nhwc ? pixels * m / lanes * (direct ? 3 : 6) + parts : pixels * m * turned;
   double fill = 0;
-  const bool words = g.by_tap && !g.tiles;  // as they lie in x
+  const bool words = pairs && (g.nhwc ? g.by_tap : padded || g.flat());  // made of x itself
   if (padded) {
     const double held = (rows + double((g.h.span() - 1) / g.h.stride)) * double(g.row_phases() * g.phases());
-    fill = held * double(c.steps) * (words ? double(c.line) / 8 : double(c.line) / lanes * 3 + 12);
+    fill = held * double(c.steps) * (g.by_tap && pairs ? double(c.line) / 8 : double(c.line) / lanes * 3 + 12);
   } else if (c.source == ConvSource::kColumns) {
     fill = k * (pixels / lanes * 2 + (pixels / double(g.w.out) + 1) * 8);
   } else if (c.source == ConvSource::kInPlace) {

@@ -10,8 +10,7 @@
 #define OPGRAFT_CONV_PAIRS_INL_H_
 #endif
 
-#include "taps-inl.h"
-#include "tiles-inl.h"
+#include "words-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {

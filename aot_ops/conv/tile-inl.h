@@ -11,7 +11,7 @@
 #endif
 
 #include "hwy/cache_control.h"
-#include "fill-inl.h"
+#include "words-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
@@ -20,10 +20,13 @@ struct ConvTile {
   const float *w, *x;  // x: of the first pixel
   int64_t steps, taps, stride;
   const int64_t *offsets;  // of the taps
-  // y: where the results go, output channels `ld` apart; null: the rows go to sums as they are, kWidest apart.
-  float *y, *sums;
+  // y: where the results go, output channels `ld` apart, of float32, or of bfloat16 where words are of two channels and
+  // pixels in lanes; null: the rows go to sums as they are, kWidest apart.
+  void *y;
+  float *sums;
   int64_t ld;
-  const float *scale, *shift, *residual;  // residual: of y; pixels in lanes alone
+  const float *scale, *shift;
+  const void *residual;  // of y; pixels in lanes alone
   ConvBounds bounds;
   // Of a sum without taps: steps whose pixels, `ahead` floats behind its own, this tile fetches for a later one.
   int64_t ahead_begin = 0, ahead_end = 0, ahead = 0;
@@ -62,10 +65,91 @@ template <int V> HWY_INLINE void StoreTurned(const GemmVec (*rows)[V], int v, fl
   StoreBlocks(d, hn::InterleaveUpper(d, p2, p3), to + 3 * ld, ld);
 }
 
+// R output channels' V vectors of pixels.
+template <int R, int V> HWY_INLINE void StorePixels(const ConvTile &t, GemmVec (&acc)[R][V], float *y) {
+  const hn::ScalableTag<float> d;
+  if (t.gaps) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) {
+#pragma GCC unroll 16
+      for (int r = 0; r < R; ++r)
+        hn::StoreU(hn::CompressBits(acc[r][v], reinterpret_cast<const uint8_t *>(t.lanes + v)), d,
+                   y + r * t.ld + t.places[v]);
+    }
+    return;
+  }
+  if (t.past) {
+#pragma GCC unroll 16
+    for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) hn::Stream(acc[r][v], d, y + r * t.ld + v * kLanes);
+    }
+    return;
+  }
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, y + r * t.ld + v * kLanes);
+  }
+}
+
+// R pixels' V vectors of output channels.
+template <int R, int V> HWY_INLINE void StoreColumns(const ConvTile &t, GemmVec (&acc)[R][V], float *y) {
+  const hn::ScalableTag<float> d;
+  constexpr int kTurned = R / 4 * 4;
+#pragma GCC unroll 4
+  for (int r = 0; r < kTurned; r += 4) {
+#pragma GCC unroll 4
+    for (int v = 0; v < V; ++v) StoreTurned<V>(acc + r, v, y + r + v * kLanes * t.ld, t.ld);
+  }
+  if constexpr (kTurned < R) {
+#pragma GCC unroll 4
+    for (int r = kTurned; r < R; ++r) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, t.sums + r * kWidest + v * kLanes);
+    }
+    for (int64_t i = 0; i < V * kLanes; ++i) {
+#pragma GCC unroll 4
+      for (int r = kTurned; r < R; ++r) y[i * t.ld + r] = t.sums[r * kWidest + i];
+    }
+  }
+}
+
+#if HWY_TARGET == HWY_AVX3
+// R output channels' V vectors of pixels in bfloat16, rounded as PutPanel does.
+template <int R, int V> HWY_INLINE void StoreWords(const ConvTile &t, GemmVec (&acc)[R][V], ::opgraft::bfloat16 *y) {
+  const hn::ScalableTag<float> d;
+  const hn::Half<decltype(d)> half;
+  const auto at = [&](int64_t place) HWY_ATTR { return reinterpret_cast<float *>(y + place); };
+#pragma GCC unroll 16
+  for (int r = 0; r < R; ++r) {
+    if (t.gaps) {
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v)
+        acc[r][v] = hn::CompressBits(acc[r][v], reinterpret_cast<const uint8_t *>(t.lanes + v));
+    }
+#pragma GCC unroll 2
+    for (int v = 0; v < V; v += 2) {
+      const auto words = RoundToPairs(acc[r][v], acc[r][v + 1 < V ? v + 1 : v]);
+      const int64_t row = r * t.ld;
+      if (V > 1 && !t.gaps) {
+        hn::StoreU(words, d, at(row + v * kLanes));
+        continue;
+      }
+      hn::StoreU(hn::LowerHalf(half, words), half, at(row + t.places[v]));
+      if (V > 1) hn::StoreU(hn::UpperHalf(half, words), half, at(row + t.places[v + 1 < V ? v + 1 : v]));
+    }
+  }
+}
+#endif
+
 // R rows of V vectors. kPixels: R output channels by V vectors of pixels; else R pixels by V vectors of channels. B:
 // float, or Bf16Pair where words are of two channels.
 template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
+  using T = std::conditional_t<kPixels && std::is_same_v<B, Bf16Pair>, ::opgraft::bfloat16, float>;
   const hn::ScalableTag<float> d;
+  T *const y = static_cast<T *>(t.y);
+  const T *const residual = static_cast<const T *>(t.residual);
   GemmVec acc[R][V];
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
@@ -73,16 +157,16 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
     for (int v = 0; v < V; ++v) acc[r][v] = hn::Zero(d);
   }
   // What the sums meet at the end comes while they are made.
-  if (kPixels && t.y) {
+  if (kPixels && y) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
       if (!t.past) {
-        __builtin_prefetch(t.y + r * t.ld, 1);
-        __builtin_prefetch(t.y + r * t.ld + V * kLanes - 1, 1);
+        __builtin_prefetch(y + r * t.ld, 1);
+        __builtin_prefetch(y + r * t.ld + V * kLanes - 1, 1);
       }
-      if (t.residual) {
-        __builtin_prefetch(t.residual + r * t.ld);
-        __builtin_prefetch(t.residual + r * t.ld + V * kLanes - 1);
+      if (residual) {
+        __builtin_prefetch(residual + r * t.ld);
+        __builtin_prefetch(residual + r * t.ld + V * kLanes - 1);
       }
     }
   }
@@ -117,7 +201,7 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
     for (int64_t c = 0; c < t.steps; ++c, x += t.stride)
       for (int64_t k = 0; k < t.taps; ++k) step(x + t.offsets[k]);
   }
-  if (t.y) {
+  if (y) {
 #pragma GCC unroll 16
     for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
@@ -125,55 +209,23 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
         const auto scale = kPixels ? hn::Set(d, t.scale[r]) : hn::LoadU(d, t.scale + v * kLanes);
         const auto shift = kPixels ? hn::Set(d, t.shift[r]) : hn::LoadU(d, t.shift + v * kLanes);
         acc[r][v] = hn::MulAdd(acc[r][v], scale, shift);
-        if (kPixels && t.residual) acc[r][v] = hn::Add(acc[r][v], hn::LoadU(d, t.residual + r * t.ld + v * kLanes));
+        if (kPixels && residual) acc[r][v] = hn::Add(acc[r][v], LoadF32(d, residual + r * t.ld + v * kLanes));
         acc[r][v] = Clamp(d, t.bounds, acc[r][v]);
       }
     }
   }
-  if (!kPixels && t.y) {
-    constexpr int kTurned = R / 4 * 4;
-#pragma GCC unroll 4
-    for (int r = 0; r < kTurned; r += 4) {
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) StoreTurned<V>(acc + r, v, t.y + r + v * kLanes * t.ld, t.ld);
-    }
-    if constexpr (kTurned < R) {
-#pragma GCC unroll 4
-      for (int r = kTurned; r < R; ++r) {
-#pragma GCC unroll 4
-        for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, t.sums + r * kWidest + v * kLanes);
-      }
-      for (int64_t i = 0; i < V * kLanes; ++i) {
-#pragma GCC unroll 4
-        for (int r = kTurned; r < R; ++r) t.y[i * t.ld + r] = t.sums[r * kWidest + i];
-      }
-    }
-    return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (y) return kPixels ? StorePixels<R, V>(t, acc, y) : StoreColumns<R, V>(t, acc, y);
   }
-  if (kPixels && t.y && t.gaps) {
-#pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) {
-#pragma GCC unroll 16
-      for (int r = 0; r < R; ++r)
-        hn::StoreU(hn::CompressBits(acc[r][v], reinterpret_cast<const uint8_t *>(t.lanes + v)), d,
-                   t.y + r * t.ld + t.places[v]);
-    }
-    return;
+#if HWY_TARGET == HWY_AVX3
+  if constexpr (!std::is_same_v<T, float>) {
+    if (y) return StoreWords<R, V>(t, acc, y);
   }
-  if (kPixels && t.y && t.past) {
-#pragma GCC unroll 16
-    for (int r = 0; r < R; ++r) {
-#pragma GCC unroll 4
-      for (int v = 0; v < V; ++v) hn::Stream(acc[r][v], d, t.y + r * t.ld + v * kLanes);
-    }
-    return;
-  }
-  float *to = kPixels && t.y ? t.y : t.sums;
-  const int64_t ld = kPixels && t.y ? t.ld : kWidest;
+#endif
 #pragma GCC unroll 16
   for (int r = 0; r < R; ++r) {
 #pragma GCC unroll 4
-    for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, to + r * ld + v * kLanes);
+    for (int v = 0; v < V; ++v) hn::StoreU(acc[r][v], d, t.sums + r * kWidest + v * kLanes);
   }
 }
 

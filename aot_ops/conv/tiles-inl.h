@@ -12,33 +12,12 @@
 #endif
 
 #include "aot_ops/common/amx-inl.h"
-#include "fill-inl.h"
 #include "taps-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 #if HWY_TARGET == HWY_AVX3
-// dst[i] = from[i * stride]; reads nothing behind the last of them.
-HWY_INLINE void SpreadHalves(const uint16_t *from, int64_t stride, int64_t n, uint16_t *dst) {
-  const hn::ScalableTag<uint32_t> d32;
-  const hn::Rebind<uint16_t, decltype(d32)> d16;
-  int64_t i = 0;
-  if (stride == 1) {
-    for (; i + kLanes <= n; i += kLanes) hn::StoreU(hn::LoadU(d16, from + i), d16, dst + i);
-    if (i < n) StoreBitsN(LoadBitsN(d16, from + i, size_t(n - i)), d16, dst + i, size_t(n - i));
-  } else if (stride == 2) {  // the lower halves of words, of which the last may end behind x
-    for (; i + kLanes < n; i += kLanes)
-      hn::StoreU(hn::TruncateTo(d16, hn::LoadU(d32, reinterpret_cast<const uint32_t *>(from + 2 * i))), d16, dst + i);
-    const auto rest = size_t(n - 1 - i);
-    const auto words = hn::MaskedLoad(hn::FirstN(d32, rest), d32, reinterpret_cast<const uint32_t *>(from + 2 * i));
-    StoreBitsN(hn::TruncateTo(d16, words), d16, dst + i, rest);
-    dst[n - 1] = from[2 * (n - 1)];
-  } else {
-    for (; i < n; ++i) dst[i] = from[i * stride];
-  }
-}
-
 // Pixels of y: `n` from column j on in each of `rows` rows from i on, whole rows where there are several.
 struct Block {
   int64_t i, rows, j, n;
@@ -128,37 +107,6 @@ HWY_INLINE void PutTiles(const Conv &g, int64_t o, int64_t rows, const float *su
     const auto scale = hn::Set(d, g.scale[o + r]), shift = hn::Set(d, g.shift[o + r]);
     PutPanel(bounds, scale, scale, shift, shift, hn::Load(d, sums), hn::Load(d, sums + kLanes), nullptr, y);
   }
-}
-
-// What the pixels [p0, p1) of y see, NHWC: a row of steps() pairs for each, `ld` numbers apart.
-HWY_INLINE void FillRowsOfWords(const Conv &g, const uint16_t *x, int64_t p0, int64_t p1, uint16_t *dst, int64_t ld) {
-  const int64_t each = g.channels / g.groups, wide = g.w.kernel * each;
-  const bool together = g.groups == 1 && g.w.dilation == 1;  // elements of a window's row lie side by side
-  for (int64_t p = p0; p < p1; ++p, dst += ld) {
-    const int64_t i = p / g.w.out, j = p % g.w.out;
-    int64_t first, last;
-    elements_in(g.w, j, &first, &last);
-    uint16_t *to = dst;
-    for (int64_t k = 0; k < g.h.kernel; ++k, to += wide) {
-      const int64_t row = g.h.at(i, k);
-      if (row < 0 || row >= g.h.in || first >= last) {
-        std::fill_n(to, wide, uint16_t(0));
-        continue;
-      }
-      const uint16_t *from = x + (row * g.w.in + g.w.at(j, first)) * g.channels;
-      std::fill_n(to, first * each, uint16_t(0));
-      if (together) SpreadHalves(from, 1, (last - first) * each, to + first * each);
-      else
-        for (int64_t l = first; l < last; ++l)
-          SpreadHalves(from + (l - first) * g.w.dilation * g.channels, 1, each, to + l * each);
-      std::fill_n(to + last * each, wide - last * each, uint16_t(0));
-    }
-    std::fill_n(to, 2 * g.steps() - g.k(), uint16_t(0));
-  }
-}
-// Whether x is such rows itself, of which not many meet in one set of L1.
-HWY_INLINE bool WordsInPlace(const Conv &g) {
-  return g.nhwc && g.flat() && 2 * g.steps() == g.k() && g.channels % 1024;
 }
 
 // Output channels [row, row + rows) of a group, from o on of all, at the pixels [first, last) of an image.

@@ -10,6 +10,7 @@ from conftest import tables, told
 MODULES = dict(tables())
 HALF = ("float16", "bfloat16")
 ALL = ("float32", *HALF)
+WORDS = ("float32", "bfloat16")
 attention, conv, dense, matmul, pool, rmsnorm = (
     MODULES[folder].case for folder in ("attention", "conv", "dense", "matmul", "pool", "rmsnorm")
 )
@@ -69,13 +70,14 @@ BRANCHES = {
         conv("Conv2D", t, *nhwc((1, 40, 9, 7), 40, (3, 3), {"group": 40} | SAME)) for t in ALL
     ],
     ("conv", "a residual to each tile"): [
-        fused("float32", (1, 6, 3, w), o, (k, k), SAME)
+        fused(t, (1, 6, 3, w), o, (k, k), SAME)
+        for t in WORDS
         for k in (1, 3)
         for w in (8, 24, 40)
         for o in (1, 2, 3, 6, 7, 8, 13)
     ],
     ("conv", "tiles across ends of lines"): [
-        conv("Conv2D", "float32", (1, 6, 17, 14), o, (3, 3), {}) for o in (1, 2, 3)
+        conv("Conv2D", t, (1, 6, 17, 14), o, (3, 3), {}) for t in WORDS for o in (1, 2, 3)
     ],
     ("pool", "windows far wider than x"): [
         pool(op, t, (1, 2, 3, 5), [2, 9000], [1, 1], "SAME") for op in ("AvgPool", "MaxPool") for t in HALF
@@ -183,14 +185,24 @@ BRANCHES |= {
         conv("Conv2D", "float32", (1, 64, 5, 40), 33, (3, 3), SAME | {"dilation": [1, 1, 1, d]}) for d in (4, 5, 6, 7)
     ],
     ("conv", "tiles stored straight"): [
-        conv("Conv2D", "float32", (1, 6, 9, 16), o, (1, 1), SAME) for o in (2, 3, 4, 6, 7, 16)
+        conv("Conv2D", t, (1, 6, 9, 16), o, (1, 1), SAME) for t in WORDS for o in (2, 3, 4, 6, 7, 16)
     ]
-    + [fused("float32", (1, 6, 9, 16), o, (1, 1), SAME) for o in (1, 4, 5, 6, 7, 9, 16, 34, 35, 37)]
-    + [conv("Conv2D", "float32", (1, 6, 4, 33), 37, (3, 3), SAME)],
+    + [fused(t, (1, 6, 9, 16), o, (1, 1), SAME) for t in WORDS for o in (1, 4, 5, 6, 7, 9, 16, 34, 35, 37)]
+    + [conv("Conv2D", t, (1, 6, 4, 33), 37, (3, 3), SAME) for t in WORDS],
     ("conv", "tiles stored with gaps"): [
-        conv("Conv2D", "float32", (1, 6, *s), o, (3, 3), SAME)
+        conv("Conv2D", t, (1, 6, *s), o, (3, 3), SAME)
+        for t in WORDS
         for s, outputs in (((3, 40), (4, 5, 6, 7, 9)), ((17, 14), (34, 35, 37, 38)))
         for o in outputs
+    ],
+    ("conv", "pairs of channels as they lie"): [
+        make(*nhwc((2, c, *s), o, (k, k), SAME))
+        for make in (
+            lambda *of: conv("Conv2D", "bfloat16", *of),
+            lambda *of: MODULES["conv"].follow("FusedConv2D", "bfloat16", *of, True, "relu6"),
+        )
+        for c, s, k in ((6, (5, 9), 1), (10, (1, 37), 3), (34, (7, 12), 3))
+        for o in (3, 16, 17, 32, 75)
     ],
     ("conv", "channels in lanes, turned"): [
         conv("Conv2D", "float32", (1, 6, *s), o, (3, 3), attrs)
