@@ -8,9 +8,11 @@ namespace opgraft {
 
 enum class ConvActivation : int32_t { kNone, kRelu, kRelu6 };
 
-// Where the kernel reads x: where it lies (1 x 1, nothing between the pixels), from rows with their padding, or from a
-// matrix of what each pixel of y sees (im2col), by element or by pixel.
-enum class ConvSource : int32_t { kInPlace, kPadded, kColumns, kRows };
+// Where the kernel reads x: where it lies (1 x 1, nothing between the pixels), the same with masks for what lies
+// outside (stride 1, y as wide as x), from rows with their padding, or from a matrix of what each pixel of y sees
+// (im2col), by element or by pixel.
+enum class ConvSource : int32_t { kInPlace, kMasked, kPadded, kColumns, kRows };
+constexpr int64_t kMostMasks = 64;  // taps
 
 // How the work is cut. A unit is a band of y's rows (kPadded) or pixels of one image and group, times a part of its
 // output channels. The sum of an element runs over `steps` times `taps` in the same order whoever takes the unit.

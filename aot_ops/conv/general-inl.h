@@ -54,12 +54,46 @@ inline bool SetGaps(const Band &b, int64_t at, int64_t n, int64_t pixels, ConvTi
   return t.gaps = true;
 }
 
+// Vectors that hold n pixels, as Widest has them.
+inline int64_t VectorsOf(int64_t n) { return n > 2 * kLanes ? 4 : n > kLanes ? 2 : 1; }
+
+// Whether n pixels from `pixel` on, with those that lie up to whole vectors behind them, see only what lies in x.
+inline bool InsideX(const Conv &g, int64_t pixel, int64_t n) {
+  const int64_t i = pixel / g.w.out, j = pixel % g.w.out, last = j + VectorsOf(n) * kLanes - 1;
+  const bool rows = g.h.at(i, 0) >= 0 && g.h.at(i, g.h.kernel - 1) < g.h.in;
+  return rows && i < g.h.out && g.w.at(j, 0) >= 0 && g.w.at(last, g.w.kernel - 1) < g.w.in;
+}
+
+// Which lanes of the vectors of n pixels from `pixel` on lie in x at each tap: four a tap.
+inline void FillMasks(const Conv &g, int64_t pixel, int64_t n, uint16_t *masks) {
+  const int64_t vectors = VectorsOf(n);
+  uint32_t rows[kMostMasks], columns[kMostMasks];
+  for (int64_t v = 0; v < vectors; ++v) {
+    std::fill_n(rows, g.h.kernel, 0u);
+    std::fill_n(columns, g.w.kernel, 0u);
+    int64_t i = (pixel + v * kLanes) / g.w.out, j = (pixel + v * kLanes) % g.w.out;
+    for (int64_t lane = 0, some; lane < kLanes && i < g.h.out; lane += some, ++i, j = 0) {
+      some = std::min(kLanes - lane, g.w.out - j);
+      const auto lanes = [&](int64_t from, int64_t to) {  // of these columns
+        from = std::max(from, j), to = std::min(to, j + some);
+        return from < to ? ((1u << (to - from)) - 1) << (lane + from - j) : 0u;
+      };
+      for (int64_t l = 0; l < g.w.kernel; ++l) columns[l] |= lanes(-g.w.at(0, l), g.w.in - g.w.at(0, l));
+      for (int64_t k = 0; k < g.h.kernel; ++k)
+        if (const int64_t row = g.h.at(i, k); row >= 0 && row < g.h.in) rows[k] |= lanes(j, j + some);
+    }
+    for (int64_t k = 0, t = 0; k < g.h.kernel; ++k)
+      for (int64_t l = 0; l < g.w.kernel; ++l, ++t) masks[4 * t + v] = uint16_t(rows[k] & columns[l]);
+  }
+}
+
 // Of a tile of pixels.
 inline int64_t PixelVectors(const Conv &g) { return 2 * g.m() > kTileRows ? 2 : 4; }
 
 // Panel [p0, p1) of output channels with pixels in lanes. x: of the band.
 template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, const float *x, int64_t p0, int64_t p1) {
   constexpr bool kFloat = std::is_same_v<T, float>;
+  uint16_t masks[4 * kMostMasks];
   const bool direct = kFloat || g.pairs;  // tiles store what y holds
   constexpr int64_t kStrip = 4096;        // floats of x that stay in L1 while the panels go over them
   const int64_t m = g.m(), k = t.steps * t.taps, step = PixelVectors(g) * kLanes;
@@ -83,6 +117,10 @@ template <class T> void PixelLanes(const Conv &g, const Band &b, ConvTile t, con
         const int64_t before_it = q / b.line * b.wide + std::min(at, b.wide);  // pixels of the band
         t.gaps = false;
         t.places[0] = 0;
+        if (g.cut.source == ConvSource::kMasked) {
+          t.masks = InsideX(g, b.first + q, n) ? nullptr : masks;
+          if (t.masks) FillMasks(g, b.first + q, n, masks);
+        }
         const bool straight =
             direct && filled && (at + n <= b.wide || (!g.residual && SetGaps(b, at, n, pixels - before_it, t)));
         fetched = before;
@@ -208,8 +246,13 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
   // In front of the scratch: which band it holds, and the taps.
   int64_t *held = reinterpret_cast<int64_t *>(scratch), *offsets = held + 1;
   float *filled = scratch + scratch_head(c);
-  for (int64_t t = 0; t < c.taps; ++t)
-    offsets[t] = c.source == ConvSource::kPadded ? ConvOffset(g, t / g.w.kernel, t % g.w.kernel) : 0;
+  const bool masked = c.source == ConvSource::kMasked;
+  for (int64_t t = 0; t < c.taps; ++t) {
+    const int64_t k = t / g.w.kernel, l = t % g.w.kernel;
+    offsets[t] = masked                            ? g.h.at(0, k) * g.w.in + g.w.at(0, l)
+                 : c.source == ConvSource::kPadded ? ConvOffset(g, k, l)
+                                                   : 0;
+  }
   const int64_t panels = (g.m() + kPanel - 1) / kPanel, each = g.channels / g.groups, plane = g.h.in * g.w.in;
   for (int64_t unit = begin; unit < end; ++unit) {
     const ConvUnit u(g, unit);
@@ -226,19 +269,8 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
     Band b{image, group, last - first, last - first, last - first, first};
     if (padded) b = {image, group, c.line, g.w.out, (last - first) * c.line - (c.line - g.w.out), first * g.w.out};
     if (first == 0) b.lead = std::min(lead, last);
-    ConvTile t{nullptr,
-               nullptr,
-               c.steps,
-               c.taps,
-               c.stride,
-               offsets,
-               nullptr,
-               sums,
-               g.pixels(),
-               nullptr,
-               nullptr,
-               nullptr,
-               BoundsOf(g.activation)};
+    ConvTile t{nullptr, nullptr, c.steps,    c.taps,  c.stride, offsets, nullptr,
+               nullptr, sums,    g.pixels(), nullptr, nullptr,  nullptr, BoundsOf(g.activation)};
     const int64_t p0 = u.first_panel(c, panels), p1 = u.last_panel(c, panels);
     if (c.source == ConvSource::kRows) {
       if (*held != band) FillRows(g, x, first, last, filled);
@@ -251,7 +283,7 @@ template <class T> void GeneralUnits(const Conv &g, int64_t begin, int64_t end, 
     const int64_t widest = c.pixel_lanes ? PixelVectors(g) * kLanes : kWidest;
     const int64_t vectors = first + b.lead, whole = (last - vectors + widest - 1) / widest * widest;
     const int64_t behind = ((image * g.groups + group + 1) * each - 1) * plane + vectors + whole;
-    if (place && behind <= g.batch * g.channels * plane) {
+    if (masked || (place && behind <= g.batch * g.channels * plane)) {
       source = reinterpret_cast<const float *>(x) + first;
       t.stride = plane;
     } else if (*held != band) {

@@ -26,6 +26,7 @@ namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GeneralUnits)
 OPGRAFT_SIMD(TileUnits)
 OPGRAFT_SIMD(PairUnits)
+OPGRAFT_SIMD(MaskedTiles)
 OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
 OPGRAFT_SIMD(DepthwiseSlack)
 OPGRAFT_SIMD_FLOATS(WinogradUnits)
@@ -55,6 +56,11 @@ double cycles(const Conv &g, const ConvCut &c, double rows, double lanes) {
     fill = held * double(c.steps) * (g.by_tap && pairs ? double(c.line) / 8 : double(c.line) / lanes * 3 + 12);
   } else if (c.source == ConvSource::kColumns) {
     fill = k * (pixels / lanes * 2 + (pixels / double(g.w.out) + 1) * 8);
+  } else if (c.source == ConvSource::kMasked) {
+    // Tiles that see an end of a line: their masks, and a loop of its own for every tap, whose end is guessed at.
+    const double wide = lanes * (2 * m <= double(TileRows_simd()()) ? 4 : 2), loop = c.steps < 12 ? 12 : 5;
+    const double ends = pixels / wide * std::min(1.0, 2 * wide / double(g.w.out));
+    fill = double(c.steps) * pixels / 8 + ends * (40 * wide / lanes + std::ceil(m / 12) * double(c.taps) * loop);
   } else if (c.source == ConvSource::kInPlace) {
     fill = k * pixels / 4;  // lines of 16 from L3
   }
@@ -89,6 +95,7 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
   } else if (g.tiles || g.by_tap) {
     more = g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
   }
+  if (c.source == ConvSource::kMasked) c.stride = 0;  // nothing is held
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;
 }
 
@@ -230,6 +237,13 @@ void general_pack(const Conv &g, int64_t begin, int64_t end, float *dst) {
   }
 }
 
+// Whether x is read where it lies, tap by tap, with masks for what lies outside.
+static bool may_mask(const Conv &g) {
+  const bool whole = g.h.stride == 1 && g.w.stride == 1 && g.w.in == g.w.out && !g.flat() && g.taps() > 1;
+  const bool apart = g.h.in * g.w.in % 512 || g.channels / g.groups < 4;  // else channels share a few sets of the L1
+  return whole && apart && g.dtype == OPGRAFT_FLOAT32 && MaskedTiles_simd()() && g.taps() <= kMostMasks;
+}
+
 void general_plan(Conv &g) {
   const int64_t lanes = PanelWidth_simd()() / 2;
   const bool flat = g.flat();
@@ -243,8 +257,9 @@ void general_plan(Conv &g) {
     ConvCut c;
     c.source = source, c.pixel_lanes = pixel_lanes;
     const bool padded = source == ConvSource::kPadded;
-    c.steps = padded ? g.depth() : g.steps();
-    c.taps = padded ? g.taps() : 1;
+    const bool by_tap = padded || source == ConvSource::kMasked;
+    c.steps = by_tap ? g.depth() : g.steps();
+    c.taps = by_tap ? g.taps() : 1;
     c.size = padded ? g.h.out : g.pixels();
     const int64_t vectors = pixel_lanes && 2 * g.m() > TileRows_simd()() ? 2 : 4;
     c.grain = padded ? 1 : std::max(kConvLine, vectors * lanes);
@@ -265,6 +280,7 @@ void general_plan(Conv &g) {
     const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);
     if (!flat) consider(ConvSource::kPadded, pixel_lanes);
+    if (pixel_lanes && may_mask(g)) consider(ConvSource::kMasked, true);
   }
   if (suits_rows(g)) best = cut_rows(g);
   g.cut = best;

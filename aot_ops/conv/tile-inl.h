@@ -19,7 +19,8 @@ namespace opgraft::HWY_NAMESPACE {
 struct ConvTile {
   const float *w, *x;  // x: of the first pixel
   int64_t steps, taps, stride;
-  const int64_t *offsets;  // of the taps
+  const int64_t *offsets;           // of the taps
+  const uint16_t *masks = nullptr;  // kMasked: for every tap which lanes of up to four vectors of pixels lie in x
   // y: where the results go, output channels `ld` apart, of float32, or of bfloat16 where words are of two channels and
   // pixels in lanes; null: the rows go to sums as they are, kWidest apart.
   void *y;
@@ -42,6 +43,9 @@ constexpr int64_t kWidest = 4 * kLanes;
 // the time): there every step fetches what lies kAhead floats behind its pixels.
 constexpr bool kByLines = kTileRows < 8;
 constexpr int64_t kAhead = 64;
+// Whether vectors of pixels may be read with masks for what lies outside of x: nothing is read there.
+constexpr bool kMaskedTiles = HWY_TARGET == HWY_AVX3;
+inline bool MaskedTiles() { return kMaskedTiles; }
 
 // Stores the 128-bit blocks of v, 4 * ld apart.
 template <class D> HWY_INLINE void StoreBlocks(D d, hn::Vec<D> v, float *to, int64_t ld) {
@@ -144,8 +148,8 @@ template <int R, int V> HWY_INLINE void StoreWords(const ConvTile &t, GemmVec (&
 #endif
 
 // R rows of V vectors. kPixels: R output channels by V vectors of pixels; else R pixels by V vectors of channels. B:
-// float, or Bf16Pair where words are of two channels.
-template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
+// float, or Bf16Pair where words are of two channels. kMasked: with masks.
+template <bool kPixels, class B, bool kMasked, int R, int V> HWY_INLINE void Tile(const ConvTile &t) {
   using T = std::conditional_t<kPixels && std::is_same_v<B, Bf16Pair>, ::opgraft::bfloat16, float>;
   const hn::ScalableTag<float> d;
   T *const y = static_cast<T *>(t.y);
@@ -188,7 +192,26 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
     }
     w += kPanel;
   };
-  if (t.taps == 1) {
+  if constexpr (kMasked) {
+    // By taps, as reading a mask takes as long as some products.
+    for (int64_t k = 0; k < t.taps; ++k) {
+      hn::Mask<decltype(d)> in[V];
+#pragma GCC unroll 4
+      for (int v = 0; v < V; ++v) in[v] = hn::LoadMaskBits(d, reinterpret_cast<const uint8_t *>(t.masks + 4 * k + v));
+      const float *at = x + t.offsets[k], *factors = w + k * kPanel;
+      for (int64_t c = 0; c < t.steps; ++c, at += t.stride, factors += t.taps * kPanel) {
+        GemmVec b[V];
+#pragma GCC unroll 4
+        for (int v = 0; v < V; ++v) b[v] = hn::MaskedLoad(in[v], d, at + v * kLanes);
+#pragma GCC unroll 16
+        for (int r = 0; r < R; ++r) {
+          const auto a = hn::Set(d, factors[r]);
+#pragma GCC unroll 4
+          for (int v = 0; v < V; ++v) acc[r][v] = hn::MulAdd(a, b[v], acc[r][v]);
+        }
+      }
+    }
+  } else if (t.taps == 1) {
     for (int64_t c = 0; c < t.steps; ++c, x += t.stride) {
       const float *at = x + t.offsets[0];
       if constexpr (kPixels && !kByLines) {
@@ -230,29 +253,30 @@ template <bool kPixels, class B, int R, int V> HWY_INLINE void Tile(const ConvTi
 }
 
 // As many vectors as n lanes need: at most two, or four where the registers hold them.
-template <bool kPixels, class B, int R> HWY_INLINE void Widest(const ConvTile &t, int64_t n) {
+template <bool kPixels, class B, bool kMasked, int R> HWY_INLINE void Widest(const ConvTile &t, int64_t n) {
   if constexpr (kPixels && 2 * R <= kTileRows) {
-    if (n > 2 * kLanes) return Tile<kPixels, B, R, 4>(t);
+    if (n > 2 * kLanes) return Tile<kPixels, B, kMasked, R, 4>(t);
   }
-  if (n > kLanes) return Tile<kPixels, B, R, 2>(t);
-  return Tile<kPixels, B, R, 1>(t);
+  if (n > kLanes) return Tile<kPixels, B, kMasked, R, 2>(t);
+  return Tile<kPixels, B, kMasked, R, 1>(t);
 }
 
-template <bool kPixels, class B> HWY_NOINLINE void AnyTileOf(int64_t rows, const ConvTile &t, int64_t n) {
+template <bool kPixels, class B, bool kMasked = false>
+HWY_NOINLINE void AnyTileOf(int64_t rows, const ConvTile &t, int64_t n) {
   switch (rows) {
-    case 1: return Widest<kPixels, B, 1>(t, n);
-    case 2: return Widest<kPixels, B, 2>(t, n);
-    case 3: return Widest<kPixels, B, 3>(t, n);
-    case 4: return Widest<kPixels, B, 4>(t, n);
-    case 5: return Widest<kPixels, B, 5>(t, n);
-    case 6: return Widest<kPixels, B, 6>(t, n);
+    case 1: return Widest<kPixels, B, kMasked, 1>(t, n);
+    case 2: return Widest<kPixels, B, kMasked, 2>(t, n);
+    case 3: return Widest<kPixels, B, kMasked, 3>(t, n);
+    case 4: return Widest<kPixels, B, kMasked, 4>(t, n);
+    case 5: return Widest<kPixels, B, kMasked, 5>(t, n);
+    case 6: return Widest<kPixels, B, kMasked, 6>(t, n);
 #if HWY_TARGET <= HWY_AVX3
-    case 7: return Widest<kPixels, B, 7>(t, n);
-    case 8: return Widest<kPixels, B, 8>(t, n);
-    case 9: return Widest<kPixels, B, 9>(t, n);
-    case 10: return Widest<kPixels, B, 10>(t, n);
-    case 11: return Widest<kPixels, B, 11>(t, n);
-    case 12: return Widest<kPixels, B, 12>(t, n);
+    case 7: return Widest<kPixels, B, kMasked, 7>(t, n);
+    case 8: return Widest<kPixels, B, kMasked, 8>(t, n);
+    case 9: return Widest<kPixels, B, kMasked, 9>(t, n);
+    case 10: return Widest<kPixels, B, kMasked, 10>(t, n);
+    case 11: return Widest<kPixels, B, kMasked, 11>(t, n);
+    case 12: return Widest<kPixels, B, kMasked, 12>(t, n);
 #endif
     default: return;
   }
@@ -264,6 +288,9 @@ template <bool kPixels, class T> HWY_INLINE void AnyTile(bool pairs, int64_t row
     if (pairs) return AnyTileOf<kPixels, Bf16Pair>(rows, t, n);
   }
 #endif
+  if constexpr (kPixels && kMaskedTiles && std::is_same_v<T, float>) {
+    if (t.masks) return AnyTileOf<kPixels, float, true>(rows, t, n);
+  }
   AnyTileOf<kPixels, float>(rows, t, n);
 }
 

@@ -32,6 +32,10 @@ def fused(dtype, x, outputs, kernel, attrs):
     return conv("FusedConv2D", dtype, x, outputs, kernel, attrs, *more, residual=True)
 
 
+def conv_alone(*given):
+    return conv("Conv2D", *given)
+
+
 def constant(case):
     """With the second input as a constant, too, which is packed."""
     return case | {"constant": [1]}
@@ -195,10 +199,22 @@ BRANCHES |= {
         for s, outputs in (((3, 40), (4, 5, 6, 7, 9)), ((17, 14), (34, 35, 37, 38)))
         for o in outputs
     ],
+    ("conv", "taps read where x lies, with masks"): [
+        make("float32", (1, 12, *s), o, k, SAME | attrs)
+        for make in (conv_alone, fused)
+        for s, k, attrs in (
+            ((7, 7), (3, 3), {}),
+            ((5, 41), (5, 3), {}),
+            ((1, 70), (1, 4), {}),
+            ((9, 14), (2, 2), {"dilation": [1, 1, 2, 3]}),
+            ((33, 3), (3, 5), {}),
+        )
+        for o in (1, 5, 13, 40)
+    ],
     ("conv", "pairs of channels as they lie"): [
         make(*nhwc((2, c, *s), o, (k, k), SAME))
         for make in (
-            lambda *of: conv("Conv2D", "bfloat16", *of),
+            lambda *of: conv_alone("bfloat16", *of),
             lambda *of: MODULES["conv"].follow("FusedConv2D", "bfloat16", *of, True, "relu6"),
         )
         for c, s, k in ((6, (5, 9), 1), (10, (1, 37), 3), (34, (7, 12), 3))
