@@ -13,7 +13,7 @@
 #include "opgraft/simd.h"
 #include "general-inl.h"
 #include "tiles-inl.h"
-#include "pairs-inl.h"
+#include "pixels-inl.h"
 #include "depthwise-inl.h"
 #include "winograd-inl.h"
 // clang-format on
@@ -26,6 +26,7 @@ namespace opgraft {
 OPGRAFT_SIMD_FLOATS(GeneralUnits)
 OPGRAFT_SIMD(TileUnits)
 OPGRAFT_SIMD(PairUnits)
+OPGRAFT_SIMD(PixelUnits)
 OPGRAFT_SIMD(MaskedTiles)
 OPGRAFT_SIMD_FLOATS(DepthwiseUnits)
 OPGRAFT_SIMD(DepthwiseSlack)
@@ -137,6 +138,7 @@ double cut_bands(const Conv &g, ConvCut &c) {
 bool suits_rows(const Conv &g) {
   if (g.pairs || g.tiles) return false;
   const int64_t panels = g.m() / PanelWidth_simd()();
+  if (g.flat() && g.nhwc && g.dtype == OPGRAFT_FLOAT32 && g.channels % 512) return false;  // they are there
   if (g.flat()) return panels >= 4 && g.k() >= (g.nhwc ? 16 : 256);
   return panels >= 8 && g.k() >= 256 && g.h.stride > 1 && g.w.stride > 1;
 }
@@ -276,8 +278,9 @@ void general_plan(Conv &g) {
   if ((g.tiles || g.by_tap) && best.steps == 0) consider(ConvSource::kColumns, g.tiles);
   for (const bool pixel_lanes : {true, false}) {
     if (g.tiles || g.by_tap || (g.nhwc && pixel_lanes)) continue;
-    // Channels that lie a multiple of 2 KiB apart would share a few sets of the L1.
-    const bool place = flat && !g.nhwc && g.dtype == OPGRAFT_FLOAT32 && (g.w.in % 512 || g.k() < 32);
+    // Channels, or pixels, that lie a multiple of 2 KiB apart would share a few sets of the L1.
+    const bool apart = g.nhwc ? g.channels % 512 : g.w.in % 512 || g.k() < 32;
+    const bool place = flat && g.dtype == OPGRAFT_FLOAT32 && apart;
     consider(place ? ConvSource::kInPlace : ConvSource::kColumns, pixel_lanes);
     if (!flat) consider(ConvSource::kPadded, pixel_lanes);
     if (pixel_lanes && may_mask(g)) consider(ConvSource::kMasked, true);
@@ -289,6 +292,7 @@ void general_plan(Conv &g) {
 void general_run(const Conv &g, int64_t begin, int64_t end, float *scratch) {
   if (g.tiles) return TileUnits_simd()(g, begin, end, scratch);
   if (g.by_tap) return PairUnits_simd()(g, begin, end, scratch);
+  if (g.nhwc && g.cut.source == ConvSource::kInPlace) return PixelUnits_simd()(g, begin, end, scratch);
   GeneralUnits_simd(g.dtype)(g, begin, end, scratch);
 }
 

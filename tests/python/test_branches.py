@@ -211,13 +211,14 @@ BRANCHES |= {
         )
         for o in (1, 5, 13, 40)
     ],
-    ("conv", "pairs of channels as they lie"): [
+    ("conv", "channels as they lie"): [
         make(*nhwc((2, c, *s), o, (k, k), SAME))
+        for t in WORDS
         for make in (
-            lambda *of: conv_alone("bfloat16", *of),
-            lambda *of: MODULES["conv"].follow("FusedConv2D", "bfloat16", *of, True, "relu6"),
+            lambda *of, t=t: conv_alone(t, *of),
+            lambda *of, t=t: MODULES["conv"].follow("FusedConv2D", t, *of, True, "relu6"),
         )
-        for c, s, k in ((6, (5, 9), 1), (10, (1, 37), 3), (34, (7, 12), 3))
+        for c, s, k in ((6, (5, 9), 1), (512, (2, 3), 1), (10, (1, 37), 3), (34, (7, 12), 3))
         for o in (3, 16, 17, 32, 75)
     ],
     ("conv", "channels in lanes, turned"): [
