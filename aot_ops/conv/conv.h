@@ -1,6 +1,8 @@
 // What a convolution consists of, shared by the kernels (kernels.cc) and the operators (conv.cc).
 #pragma once
 
+#include <algorithm>
+
 #include "aot_ops/common/window.h"
 #include "opgraft/simd_target.h"
 
@@ -93,6 +95,20 @@ struct Conv {
 bool in_pairs(const Conv &g);
 bool in_tiles(const Conv &g);
 bool in_words_by_tap(const Conv &g);
+// What a cut depends on beside the sizes: columns of a panel, rows of a tile, and whether tiles of x's pixels may be
+// read with masks.
+struct ConvMachine {
+  int64_t panel, rows;
+  bool masked;
+};
+void general_cut(Conv &g, const ConvMachine &on);
+// Few units: the output channels are cut, too, though whoever takes a part may have to fill the band again. Up to
+// eight units, of some 40,000 cycles each.
+inline double wanted_units(double cycles) { return std::min(8.0, cycles / 40000); }
+inline int64_t parts_of(double wanted, double units, int64_t panels) {
+  return std::clamp<int64_t>(int64_t(wanted / units + 0.99), 1, panels);
+}
+
 // The kernels. plan: sets how the work is cut, from shapes alone. run: units [begin, end); `scratch` is one
 // thread's, which its first unit finds with an int64 of -1 in front. packed_floats, pack: of the weights in their form;
 // pack works on units [begin, end), a panel of a group's outputs each.
