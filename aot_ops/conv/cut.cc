@@ -68,7 +68,7 @@ void shape_scratch(const Conv &g, ConvCut &c, int64_t rows, int64_t panel) {
     c.stride = odd_lines(c.stride);
     more = g.nhwc ? c.stride * (tap_floats(g) - c.steps) : simd::kAmxRows * tap_positions(c, rows);
   } else if (g.tiles || g.by_tap) {
-    more = g.nhwc ? kConvLine * c.stride : half_floats(g, rows);
+    more = g.nhwc ? c.stride * (odd_lines(c.steps) - c.steps) : half_floats(g, rows);
   }
   if (c.source == ConvSource::kMasked) c.stride = 0;  // nothing is held
   c.scratch = (scratch_head(c) + c.steps * c.stride + more + 2 * panel + 15) / 16 * 16;

@@ -78,6 +78,20 @@ def test_rows_of_which_most_is_padding_or_which_are_too_wide_to_be_held(layout):
 
 
 @LAYOUT
+@pytest.mark.parametrize(
+    "x, w, attrs",
+    [
+        ((2, 1042, 1, 512), (40, 1042, 1, 2), {}),  # too wide to be held
+        ((1, 300, 3, 112), (13, 300, 7, 1), {"dilation": [9, 2]}),
+        ((2, 3072, 8, 40), (64, 48, 1, 1), {"group": 64}),  # pixels a multiple of 2 KiB apart
+    ],
+)
+def test_rows_of_words_that_are_no_whole_lines(x, w, attrs, layout):
+    """Each pixel's row of what it sees is rounded up to an odd number of lines of scratch."""
+    check(*tensors(3, x, w), pad_mode="same", format=layout, **attrs)
+
+
+@LAYOUT
 def test_pixels_of_so_many_channels_that_they_lie_further_apart(layout):
     check(*tensors(3, (2, 288, 5, 9), (40, 288, 3, 2)), pad_mode="same", format=layout)
 
