@@ -1,4 +1,6 @@
 // Per SIMD target: what a band of y sees of x as float32, in a thread's scratch; and how results go to y.
+#include <type_traits>
+
 #include "conv.h"
 
 #if defined(OPGRAFT_CONV_FILL_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -16,6 +18,12 @@ HWY_BEFORE_NAMESPACE();
 namespace opgraft::HWY_NAMESPACE {
 
 constexpr int64_t kLanes = kPanel / 2;
+
+// run(rows as a constant), of a tile's rows, 1 to kTileRows.
+template <int R = kTileRows, class Run> HWY_INLINE void OfRows(int64_t rows, const Run &run) {
+  if (rows == R) return run(std::integral_constant<int, R>());
+  if constexpr (R > 1) OfRows<R - 1>(rows, run);
+}
 
 // The i of [0, n) for which window o + i's element k lies in x: [first, last).
 HWY_INLINE void Inside(const Window &w, int64_t o, int64_t k, int64_t n, int64_t *first, int64_t *last) {

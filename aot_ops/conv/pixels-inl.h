@@ -94,27 +94,6 @@ HWY_NOINLINE void PixelTile(const Conv &g, const PixelWords &x, const float *w, 
   }
 }
 
-template <class T, int V>
-HWY_INLINE void AnyPixelTile(int64_t rows, const Conv &g, const PixelWords &x, const float *w, const PixelPlace &to) {
-  switch (rows) {
-    case 1: return PixelTile<T, 1, V>(g, x, w, to);
-    case 2: return PixelTile<T, 2, V>(g, x, w, to);
-    case 3: return PixelTile<T, 3, V>(g, x, w, to);
-    case 4: return PixelTile<T, 4, V>(g, x, w, to);
-    case 5: return PixelTile<T, 5, V>(g, x, w, to);
-    case 6: return PixelTile<T, 6, V>(g, x, w, to);
-#if HWY_TARGET <= HWY_AVX3
-    case 7: return PixelTile<T, 7, V>(g, x, w, to);
-    case 8: return PixelTile<T, 8, V>(g, x, w, to);
-    case 9: return PixelTile<T, 9, V>(g, x, w, to);
-    case 10: return PixelTile<T, 10, V>(g, x, w, to);
-    case 11: return PixelTile<T, 11, V>(g, x, w, to);
-    case 12: return PixelTile<T, 12, V>(g, x, w, to);
-#endif
-    default: return;
-  }
-}
-
 // Panels [first, last) of output channels at `lines` rows of `wide` pixels, x.from the first, `line` pixels from one
 // row to the next; `pixel`: the first one's place in y.
 template <class T> HWY_INLINE void PixelPanels(const Conv &g, const ConvUnit &u, PixelWords x, int64_t lines,
@@ -129,8 +108,11 @@ template <class T> HWY_INLINE void PixelPanels(const Conv &g, const ConvUnit &u,
         rows = TileSize(wide, j);
         x.from = from + (i * line + j) * x.apart;
         const PixelPlace to{o, n, (u.image * g.pixels() + pixel + i * wide + j) * g.outputs + o};
-        if (n > kLanes) AnyPixelTile<T, 2>(rows, g, x, w, to);
-        else AnyPixelTile<T, 1>(rows, g, x, w, to);
+        OfRows(rows, [&](auto r) HWY_ATTR {
+          constexpr int kRows = decltype(r)::value;
+          if (n > kLanes) PixelTile<T, kRows, 2>(g, x, w, to);
+          else PixelTile<T, kRows, 1>(g, x, w, to);
+        });
       }
   }
 }

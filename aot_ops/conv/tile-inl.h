@@ -263,23 +263,7 @@ template <bool kPixels, class B, bool kMasked, int R> HWY_INLINE void Widest(con
 
 template <bool kPixels, class B, bool kMasked = false>
 HWY_NOINLINE void AnyTileOf(int64_t rows, const ConvTile &t, int64_t n) {
-  switch (rows) {
-    case 1: return Widest<kPixels, B, kMasked, 1>(t, n);
-    case 2: return Widest<kPixels, B, kMasked, 2>(t, n);
-    case 3: return Widest<kPixels, B, kMasked, 3>(t, n);
-    case 4: return Widest<kPixels, B, kMasked, 4>(t, n);
-    case 5: return Widest<kPixels, B, kMasked, 5>(t, n);
-    case 6: return Widest<kPixels, B, kMasked, 6>(t, n);
-#if HWY_TARGET <= HWY_AVX3
-    case 7: return Widest<kPixels, B, kMasked, 7>(t, n);
-    case 8: return Widest<kPixels, B, kMasked, 8>(t, n);
-    case 9: return Widest<kPixels, B, kMasked, 9>(t, n);
-    case 10: return Widest<kPixels, B, kMasked, 10>(t, n);
-    case 11: return Widest<kPixels, B, kMasked, 11>(t, n);
-    case 12: return Widest<kPixels, B, kMasked, 12>(t, n);
-#endif
-    default: return;
-  }
+  OfRows(rows, [&](auto r) HWY_ATTR { Widest<kPixels, B, kMasked, decltype(r)::value>(t, n); });
 }
 // T: of x; pairs: as Conv has it.
 template <bool kPixels, class T> HWY_INLINE void AnyTile(bool pairs, int64_t rows, const ConvTile &t, int64_t n) {
